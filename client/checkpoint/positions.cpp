@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "client/checkpoint/target.h"
 
@@ -14,9 +15,15 @@ std::vector<Position>::const_iterator LastCertain(const std::vector<Position>& p
   return found == positions.rend() ? positions.begin() : std::prev(found.base());
 }
 
-// The oldest, but for the last certain one: later positions mean nothing without it.
+// The oldest, but for the last certain one, without which later positions mean nothing, and for the
+// earliest step: a save that gives up anything from one of the others does so from that one, too.
 void DropOne(std::vector<Position>& past) {
-  past.erase(LastCertain(past) == past.begin() ? past.begin() + 1 : past.begin());
+  auto drop = past.cbegin();
+  if (LastCertain(past) == drop) {
+    const auto earliest = std::ranges::min_element(drop + 1, past.cend(), {}, &Position::step);
+    drop += earliest == drop + 1 ? 2 : 1;
+  }
+  past.erase(drop);
 }
 
 }  // namespace
@@ -30,6 +37,11 @@ Positions& Positions::Process() {
   return positions;
 }
 
+std::vector<Position>& Positions::PastAt(ByTarget& all, std::string key) {
+  if (all.size() >= kTargetsMax && !all.contains(key)) all.clear();
+  return all[std::move(key)];
+}
+
 std::uint64_t Positions::Turn() {
   const std::lock_guard lock(mutex_);
   return ++turn_;
@@ -39,19 +51,17 @@ void Positions::Load(std::string_view address, Position position) {
   std::string key = KeyOfTarget(address);
   const std::lock_guard lock(mutex_);
   position.turn = ++turn_;
-  elsewhere_.emplace_back(key, position);
-  if (elsewhere_.size() > kPastMax) elsewhere_.erase(elsewhere_.begin());
-  if (at_.size() >= kTargetsMax) at_.clear();
-  auto& past = at_[std::move(key)];
-  past.push_back(std::move(position));
-  if (past.size() > kPastMax) DropOne(past);
+  for (ByTarget* const all : {&at_, &loads_}) {
+    auto& past = PastAt(*all, key);
+    past.push_back(position);
+    if (past.size() > kPastMax) DropOne(past);
+  }
 }
 
 void Positions::Save(std::string_view address, Position position) {
   std::string key = KeyOfTarget(address);
   const std::lock_guard lock(mutex_);
-  if (at_.size() >= kTargetsMax) at_.clear();
-  auto& past = at_[std::move(key)];
+  auto& past = PastAt(at_, std::move(key));
   const auto later = std::ranges::upper_bound(past, position.turn, {}, &Position::turn);
   for (auto each = later; each != past.end(); ++each)
     if (position.step > each->step) each->is_newest = false;
@@ -62,7 +72,7 @@ void Positions::Save(std::string_view address, Position position) {
 void Positions::Clear() {
   const std::lock_guard lock(mutex_);
   at_.clear();
-  elsewhere_.clear();
+  loads_.clear();
 }
 
 std::vector<Position> Positions::At(std::string_view address, std::uint64_t turn) const {
@@ -82,8 +92,13 @@ std::vector<Position> Positions::LoadedElsewhere(std::string_view address, std::
   const std::string key = KeyOfTarget(address);
   const std::lock_guard lock(mutex_);
   std::vector<Position> found;
-  for (const auto& [place, position] : elsewhere_)
-    if (place != key && position.turn > since && position.turn <= turn) found.push_back(position);
+  for (const auto& [place, loads] : loads_) {
+    if (place == key) continue;
+    std::ranges::copy_if(loads, std::back_inserter(found), [&](const Position& each) {
+      return each.turn > since && each.turn <= turn;
+    });
+  }
+  std::ranges::sort(found, {}, &Position::turn);
   return found;
 }
 

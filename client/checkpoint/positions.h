@@ -5,7 +5,6 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "client/checkpoint/run_line.h"
@@ -56,9 +55,13 @@ class Positions {
   static constexpr std::size_t kTargetsMax = 4096;
   static constexpr std::size_t kPastMax = 16;  // Loads and saves while a save is on its way.
 
-  mutable std::mutex mutex_;                                 // Guards the fields below.
-  std::map<std::string, std::vector<Position>> at_;          // By rising turns.
-  std::vector<std::pair<std::string, Position>> elsewhere_;  // Loads at all targets.
+  using ByTarget = std::map<std::string, std::vector<Position>>;  // Each by rising turns.
+
+  static std::vector<Position>& PastAt(ByTarget& all, std::string key);
+
+  mutable std::mutex mutex_;  // Guards the fields below.
+  ByTarget at_;
+  ByTarget loads_;  // Saves push none of them out.
   std::uint64_t turn_ = 0;
 };
 

@@ -255,7 +255,6 @@ Result<void> CheckpointReader::GoOn(bool is_certain) const {
   bool is_newest = false;
   const auto look = [&]() -> Result<RunLine> {
     const auto target = FFR_TRY(OpenTarget(impl_->address, {true, impl_->options}));
-    static_cast<void>(FinishClaims(*target));  // A reader without the right to write goes on.
     RunLine line = FFR_TRY(LineOf(*target));
     is_newest =
         line.Has(root.generation, root.step) && !FFR_TRY(HasFrom(*target, line, root.step + 1));

@@ -55,7 +55,8 @@ std::string Encode(const RunLine& line) {
 }
 
 // If several processes go back at once, one makes the record of a number: the first to decide
-// this name, with generation and content of its record. NamedBy() passes it over.
+// this name, with generation and content of its record. From then on the claim counts as the
+// record, which may come later, or never if its process is killed. NamedBy() passes it over.
 std::string NameOfClaim(std::uint64_t number) {
   return std::string(kPrefix) + std::to_string(number);
 }
@@ -105,26 +106,61 @@ std::optional<RunLine> ClaimedBy(std::uint64_t number, std::string_view text) {
   return line;
 }
 
-// The records of `target`, newest first, without their parts.
+// The number of a claim; nothing if that is no name of one.
+std::optional<std::uint64_t> ClaimNamedBy(std::string_view name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  return NumberIn(name.substr(kPrefix.size()), 10);
+}
+
+Error Damaged(const CheckpointTarget& target, const std::string& names) {
+  return Error{ErrorCode::kCorruption,
+               "checkpoint: " + names + " of " + target.name() +
+                   " is damaged: it says which steps were given up when training went back. "
+                   "Restore it from a backup of the run, or remove it: then the step with the "
+                   "greatest number is the latest"};
+}
+
+// The record that was claimed with `number`. Fails with kNotFound if none was.
+Result<RunLine> Claimed(const CheckpointTarget& target, std::uint64_t number) {
+  const std::string name = NameOfClaim(number);
+  auto line = ClaimedBy(number, FFR_TRY(target.Decided(name)));
+  if (!line) return Damaged(target, name);
+  return *std::move(line);
+}
+
+// The records of `target`, newest first, without their parts: a claim that is newer than all is
+// one.
 Result<std::vector<RunLine>> RecordsOf(const CheckpointTarget& target) {
   std::vector<RunLine> records;
-  for (const std::string& name : FFR_TRY(target.Decisions(kPrefix)))
-    if (auto record = NamedBy(name)) records.push_back(*std::move(record));
+  std::uint64_t newest = 0, claimed = 0;
+  for (const std::string& name : FFR_TRY(target.Decisions(kPrefix))) {
+    if (auto record = NamedBy(name)) {
+      newest = std::max(newest, record->number);
+      records.push_back(*std::move(record));
+    } else if (const auto number = ClaimNamedBy(name)) {
+      claimed = std::max(claimed, *number);
+    }
+  }
+  if (claimed > newest)
+    records.push_back({claimed, {}, FFR_TRY(Claimed(target, claimed)).generation});
   std::ranges::sort(records, [](const RunLine& a, const RunLine& b) {
     return std::tie(a.number, a.generation) > std::tie(b.number, b.generation);
   });
   return records;
 }
 
+// Reads the claim if the record is missing or damaged.
 Result<RunLine> WithParts(const CheckpointTarget& target, RunLine record) {
   const std::string name = NameOf(record);
-  auto parts = PartsIn(name, FFR_TRY(target.Decided(name)));
-  if (!parts)
-    return Error{ErrorCode::kCorruption,
-                 "checkpoint: " + name + " of " + target.name() +
-                     " is damaged: it says which steps were given up when training went back. "
-                     "Restore it from a backup of the run, or remove it: then the step with the "
-                     "greatest number is the latest"};
+  const auto text = target.Decided(name);
+  if (!text && text.error().code != ErrorCode::kNotFound) return text.error();
+  auto parts = text ? PartsIn(name, text.value()) : std::nullopt;
+  if (!parts) {
+    auto claimed = Claimed(target, record.number);
+    if (claimed && claimed.value().generation == record.generation) return claimed;
+    if (!claimed && !IsDamage(claimed.error())) return claimed;
+    return Damaged(target, name + ", with " + NameOfClaim(record.number) + ",");
+  }
   record.parts = *std::move(parts);
   return record;
 }
@@ -250,18 +286,6 @@ Result<SaveLine> LineFromOneOf(const CheckpointTarget& target, const SaveLine& s
   return std::move(lines.back());
 }
 
-// Writes the record that a claim of `number` tells of, unless it is there.
-Result<void> WriteClaimed(CheckpointTarget& target, std::uint64_t number, std::string_view claim) {
-  const auto other = ClaimedBy(number, claim);
-  if (!other)
-    return Error{ErrorCode::kCorruption,
-                 "checkpoint: " + NameOfClaim(number) + " of " + target.name() +
-                     " is damaged: it says which process went back to an earlier step. If none "
-                     "does so now, remove it"};
-  FFR_TRY(target.Decide(NameOf(*other), Encode(*other)));
-  return {};
-}
-
 // Makes the number of `line`, which is new, its own. Fails with kConflict if another process has
 // done that first. Its record may be missing still, or for good if it was killed.
 Result<void> ClaimNumber(CheckpointTarget& target, const RunLine& line) {
@@ -269,7 +293,9 @@ Result<void> ClaimNumber(CheckpointTarget& target, const RunLine& line) {
   const std::string mine = EncodeClaim(line);
   const std::string claim = FFR_TRY(target.Decide(name, mine));
   if (claim == mine) return {};
-  FFR_TRY(WriteClaimed(target, line.number, claim));
+  const auto other = ClaimedBy(line.number, claim);
+  if (!other) return Damaged(target, name);
+  FFR_TRY(target.Decide(NameOf(*other), Encode(*other)));
   return GoneBack(target, "at the same moment as this one");
 }
 
@@ -382,15 +408,6 @@ void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t ste
     if (step == before.step && !before.is_newest) now.is_newest = false;
   }
   Positions::Process().Save(address, std::move(now));
-}
-
-Result<void> FinishClaims(CheckpointTarget& target) {
-  const auto records = FFR_TRY(RecordsOf(target));
-  const std::uint64_t next = records.empty() ? 1 : records.front().number + 1;
-  const std::string name = NameOfClaim(next);
-  const auto claim = target.Decided(name);
-  if (!claim) return claim.error().code == ErrorCode::kNotFound ? Result<void>() : claim.error();
-  return WriteClaimed(target, next, claim.value());
 }
 
 std::uint64_t TakeTurn() { return Positions::Process().Turn(); }

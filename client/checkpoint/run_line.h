@@ -37,11 +37,6 @@ struct RunLine {
   bool Has(std::uint64_t of_generation, std::uint64_t step) const noexcept;
 };
 
-// Writes the record of a process that went back and was killed before it had written the record
-// itself. Without it, the first save of a process that goes on from here now fails with kConflict,
-// as if the other process still ran.
-Result<void> FinishClaims(CheckpointTarget& target);
-
 // Fails with kCorruption if the newest record is damaged: nothing says then which step is the
 // newest.
 Result<RunLine> LineOf(const CheckpointTarget& target);

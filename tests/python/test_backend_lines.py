@@ -141,6 +141,38 @@ def test_a_rank_that_never_sends_is_named() -> None:
     assert run_ranks(alone, 2)[0]
 
 
+def gone(rank: int, world: int) -> object:
+    """Rank 2 leaves after it has exchanged messages with rank 1."""
+    del world
+    group = ours(timeout_s=20)
+    if rank == 0:
+        return None
+    one = torch.ones(1)
+    for receiver in (1, 2):
+        if rank == receiver:
+            dist.recv(one, 3 - rank, group=group)
+        else:
+            dist.send(one, 3 - rank, group=group)
+    if rank == 2:
+        group.shutdown()
+        return None
+    found = []
+    large = torch.empty(10_000_000)  # More than is under way when the receiver is gone.
+    for call in (dist.recv, dist.send):
+        with pytest.raises(RuntimeError) as failure:
+            call(large, 2, group=group)
+        found.append(str(failure.value))
+    return found
+
+
+def test_errors_have_the_ranks_of_the_group() -> None:
+    received, sent = run_ranks(gone, 3)[1]
+    for text, line in ((received, "line 2 to 1: rank 2 "), (sent, "line 1 to 2: ")):
+        assert line in text
+        assert "rank 2 at" in text
+        assert "rank 0" not in text
+
+
 def left(rank: int, world: int) -> object:
     del rank, world
     group = ours()

@@ -173,10 +173,10 @@ def refused(rank: int) -> None:
         group.broadcast(torch.empty(1, device="meta"), 0)
     with pytest.raises(TypeError, match="unknown"):
         group.broadcast(torch.empty(1), 0, unknown=3)
-    with pytest.raises(NotImplementedError, match=r"reduce: .*PRODUCT"):
-        group.reduce(torch.empty(1), 0, dist.ReduceOp.PRODUCT)
-    with pytest.raises(NotImplementedError, match="all_reduce: BAND is not supported"):
-        dist.all_reduce(torch.ones(1, dtype=torch.int32), dist.ReduceOp.BAND)
+    with pytest.raises(NotImplementedError, match="reduce: PREMUL_SUM is not supported"):
+        group.reduce(torch.empty(1), 0, dist.ReduceOp.PREMUL_SUM)
+    with pytest.raises(TypeError, match=r"all_reduce: .*float32 is not reduced bit by bit"):
+        dist.all_reduce(torch.ones(1), dist.ReduceOp.BAND)
     # Nothing is rounded to another dtype unsaid.
     with pytest.raises(ValueError, match=r"reduce_scatter: .*float32, and a shard is .*64"):
         group.reduce_scatter(torch.empty(2), [torch.ones(2, dtype=torch.float64)] * 2)

@@ -146,6 +146,37 @@ def test_verify_against_a_safetensors_file(tmp_path: Path, prefix: str) -> None:
         ckpt.verify(run, 1, against=tmp_path / "no.safetensors")
 
 
+@pytest.mark.wrong_data
+def test_a_file_of_one_of_two_models_is_compared_with_that(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    average, model = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+    ckpt.save(run, 1, {"average": average, "model": model, "step": 1})
+    for prefix in ("average", "model"):
+        file = tmp_path / f"{prefix}.safetensors"
+        ckpt.export_safetensors(run, file, prefix=prefix)
+        assert ckpt.verify(run, 1, against=file) == []
+    with torch.no_grad():
+        model.bias[0] += 1
+    ckpt.save(run, 2, {"average": average, "model": model, "step": 2})
+    assert ckpt.verify(run, 2, against=file) == [
+        "tensor bias has other elements than in model.safetensors"
+    ]
+
+
+@pytest.mark.wrong_data
+def test_a_tensor_with_two_names_is_compared_by_both(tmp_path: Path) -> None:
+    run, tensor = tmp_path / "run", torch.randn(9)
+    ckpt.save(run, 1, {"a": tensor, "b": tensor})
+    ckpt.save(run, 2, {"a": tensor, "b": tensor.clone()})
+    ckpt.save(run, 3, {"b": tensor, "a": tensor})
+    for step in (1, 2, 3):
+        for other in (1, 2, 3):
+            assert ckpt.verify(run, step, against=other) == []
+    ckpt.save(run, 4, {"a": tensor, "b": tensor + 1})
+    assert ckpt.verify(run, 1, against=4) == ["tensor b has other elements than in step 4"]
+    assert ckpt.verify(run, 4, against=1) == ["tensor b has other elements than in step 1"]
+
+
 def test_the_command_says_what_differs(tmp_path: Path) -> None:
     target = tmp_path / "run"
     for step, number in ((1, 0), (2, 1), (3, 1)):
@@ -240,6 +271,17 @@ def test_a_tensor_that_trains_and_did_not_change_is_told(
         ckpt.save(run, 4, trained, overwrite=True, **options)  # The same number again.
         ckpt.save(run, 5, trained, on_unchanged="off", **options)
         assert caplog.messages == []
+
+
+@pytest.mark.wrong_data
+def test_a_tensor_that_trains_is_told_under_its_first_name(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 3)
+    trained = {"exported": {"w": model.weight.detach()}, "model": model}
+    ckpt.save(tmp_path, 1, trained)
+    with torch.no_grad():
+        model.bias += 1
+    with pytest.raises(ValueError, match=r"1 of 2 tensors that train .* exported/w"):
+        ckpt.save(tmp_path, 2, trained, on_unchanged="raise")
 
 
 @every_kind

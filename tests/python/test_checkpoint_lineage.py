@@ -313,6 +313,8 @@ def test_a_damaged_record_of_the_line_is_named(tmp_path: Path) -> None:
     go_back(run)
     (record,) = (tmp_path / "run").glob("line-*-*")
     record.write_text("0:9")
+    assert seen(run) == [1, 2], "its claim has the same content"
+    (tmp_path / "run/line-1").write_text("0:9")
     for ask in (ckpt.latest, ckpt.load, ckpt.list):
         with pytest.raises(CorruptionError, match=record.name):
             ask(run)
@@ -325,10 +327,13 @@ def test_a_run_goes_back_also_if_its_line_could_not_be_read_then(tmp_path: Path)
     go_back(run)
     save(run, 3, 30)
     (record,) = (tmp_path / "run").glob("line-*-*")
-    content = record.read_bytes()
-    record.write_bytes(b"damaged")
+    claim = tmp_path / "run/line-1"
+    contents = {file: file.read_bytes() for file in (record, claim)}
+    for file in contents:
+        file.write_bytes(b"damaged")
     assert value(run, 1) == 1
-    record.write_bytes(content)
+    for file, content in contents.items():
+        file.write_bytes(content)
     save(run, 2, 200)
     assert seen(run) == [1, 2]
     assert value(run) == 200

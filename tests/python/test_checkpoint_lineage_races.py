@@ -5,6 +5,7 @@ in between two requests of another save.
 """
 
 import multiprocessing
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 
 import ffrecord.checkpoint as ckpt
 from ffrecord.errors import ConflictError
-from going_back import Runs, runs_of, save, seen, value
+from going_back import Runs, go_back, runs_of, save, seen, value
 from object_store import Store, serve
 
 ROUNDS = 12
@@ -54,6 +55,44 @@ def test_of_processes_that_go_back_at_once_one_succeeds(runs: Runs) -> None:
         assert latest is not None
         assert (latest.step, latest.attempt) == (step, attempt), "a save that succeeded is lost"
         assert seen(name) == [1, step]
+
+
+@pytest.mark.wrong_data
+def test_what_was_saved_after_a_saver_was_killed_is_not_given_up_for_it(tmp_path: Path) -> None:
+    run, twin = tmp_path / "run", tmp_path / "twin"
+    for step in (1, 2, 3):
+        save(str(run), step)
+    shutil.copytree(run, twin)
+    value(str(twin), 1)
+    save(str(twin), 2, 20)
+    # The saver was killed when it had claimed the number of its record.
+    shutil.copy(twin / "line-1", run)
+    assert seen(str(run)) == [1], "it has gone back, as if it had been killed just after that"
+    assert ckpt.verify(run, "latest") == []
+    value(str(run))
+    for step in (2, 3, 4):
+        save(str(run), step, 100 * step)
+    value(str(run), 3)
+    save(str(run), 4, 4000)
+    assert seen(str(run)) == [1, 2, 3, 4]
+    assert ckpt.prune(run, keep_last=4) == []
+    assert value(str(run)) == 4000
+
+
+@pytest.mark.wrong_data
+def test_a_damaged_record_that_is_removed_leaves_its_line(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    go_back(run)
+    (record,) = (tmp_path / "run").glob("line-*-*")
+    record.unlink()
+    assert seen(run) == [1, 2]
+    value(run)
+    save(run, 3, 30)
+    save(run, 4, 40)
+    value(run, 3)
+    save(run, 4, 400)
+    assert seen(run) == [1, 2, 3, 4]
+    assert ckpt.prune(run, keep_last=4) == []
 
 
 def _go_back_at(names: list[str], step: int, together: Any, told: Any) -> None:  # noqa: ANN401

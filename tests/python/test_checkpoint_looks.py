@@ -150,6 +150,35 @@ def test_many_looks_do_not_push_out_where_the_run_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.wrong_data
+def test_many_looks_do_not_push_out_a_load_that_may_be_a_return(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    for step in range(10, 400, 10):
+        save(run, step)
+    value(run, 10, resume=None)
+    for step in range(200, 380, 10):
+        value(run, step, resume=None)
+    with pytest.raises(ConflictError, match="nobody has said"):
+        save(run, 15)
+    value(run, 10, resume=True)
+    save(run, 15)
+    assert seen(run) == [10, 15]
+
+
+@pytest.mark.wrong_data
+def test_many_looks_at_other_runs_do_not_push_out_a_return_to_a_copy(tmp_path: Path) -> None:
+    run, backup, other = (str(tmp_path / name) for name in ("run", "backup", "other"))
+    save(other, 1)
+    for step in (10, 20, 30):
+        save(run, step)
+        ckpt.copy(run, backup, step)
+    value(backup, 10, resume=True)
+    for _ in range(20):
+        value(other, resume=None)
+    save(run, 15)
+    assert seen(run) == [10, 15]
+
+
+@pytest.mark.wrong_data
 @pytest.mark.parametrize("runs", ["folder", "store"], indirect=True)
 def test_a_look_at_a_copy_elsewhere_gives_nothing_up(runs: Runs) -> None:
     run, backup = runs("run"), runs("backup")

@@ -7,18 +7,18 @@ that saved, so two steps are compared without reading a tensor.
 import math
 import os
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target, target_from_root
+from ffrecord.checkpoint._difference import leaves
 from ffrecord.checkpoint._safetensors import read_header
 from ffrecord.checkpoint._steps import step_number
 from ffrecord.checkpoint._tensor_names import below, tensors_by_name
 from ffrecord.checkpoint._tensors import ITEM_SIZES
-from ffrecord.checkpoint._values import decode
+from ffrecord.checkpoint._values import TensorRef, decode
 from ffrecord.errors import CorruptionError
 
 # A step of the same target, a target and its step, TARGET/step-000001200, or a safetensors file.
@@ -46,16 +46,14 @@ def differences(
         ValueError: `against` is of no known form.
         CorruptionError: the other is damaged.
     """
-    here = _of_step(reader)
     if isinstance(against, str | os.PathLike) and (file := _file_at(against)):
         there = _of_file(file)
-        keys = _keys_by_name(reader, there.keys())
-        mine = {name: here[keys[name]] for name in there if name in keys}
+        mine = _named_as(reader, there)
         return _differences(mine, there, os.path.basename(file), only_there=True)
     where, step = _step_at(target, against)
     other = _ffrecord.CheckpointReader(where, step, timeout_s)
     name = f"step {step}" if where == target_from_root(target) else f"step {step} of {where}"
-    return _differences(here, _of_step(other), name, only_there=False)
+    return _differences(_by_path(reader), _by_path(other), name, only_there=False)
 
 
 def _differences(
@@ -138,18 +136,38 @@ def _of_file(path: str) -> dict[str, _Tensor]:
     return found
 
 
-def _keys_by_name(reader: _ffrecord.CheckpointReader, names: Iterable[str]) -> dict[str, str]:
-    """The keys of tensors under the names that a file has: those of all, or below one path."""
+def _by_path(reader: _ffrecord.CheckpointReader) -> dict[str, _Tensor]:
+    """By all paths of the state, or by key where it does not refer to them.
+
+    A tensor with two names is stored once; another step may have two that are equal.
+    """
+    tensors = _of_step(reader)
+    keys = {
+        path: leaf.key
+        for path, leaf in leaves(decode(reader.structure))
+        if isinstance(leaf, TensorRef)
+    }
+    found = {path: tensors[key] for path, key in keys.items()}
+    return found | {key: tensors[key] for key in tensors.keys() - keys.values()}
+
+
+def _named_as(reader: _ffrecord.CheckpointReader, there: dict[str, _Tensor]) -> dict[str, _Tensor]:
+    """The tensors under the names that a file has: those of all, or below one path.
+
+    Where several paths have as many of the names, as of a model and its average, it is the one with
+    the most equal tensors.
+    """
+    here = _of_step(reader)
     tree = decode(reader.structure)
-    paths = ["", *map(str, tree)] if isinstance(tree, dict) else [""]
-    wanted = set(names)
-    best: dict[str, str] = {}
-    for path in paths:
+    best: dict[str, _Tensor] = {}
+    most = 0, 0
+    for path in ["", *map(str, tree)] if isinstance(tree, dict) else [""]:
         try:
             refs = tensors_by_name(below(tree, path))
         except ValueError:
             continue
-        found = {name: ref.key for name, ref in refs.items() if name in wanted}
-        if len(found) > len(best):
-            best = found
+        found = {name: here[ref.key] for name, ref in refs.items() if name in there}
+        fits = len(found), sum(tensor == there[name] for name, tensor in found.items())
+        if fits > most:
+            best, most = found, fits
     return best

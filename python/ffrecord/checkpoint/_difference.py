@@ -62,18 +62,19 @@ def _facts(reader: _ffrecord.CheckpointReader) -> dict[str, object]:
     stored = {key: (key, dtype, tuple(shape)) for key, dtype, shape in reader.tensors}
     return {
         path: stored[leaf.key] if isinstance(leaf, TensorRef) else encode(leaf)
-        for path, leaf in _leaves(decode(reader.structure), "")
+        for path, leaf in leaves(decode(reader.structure))
     }
 
 
-def _leaves(tree: object, path: str) -> Iterator[tuple[str, object]]:
+def leaves(tree: object, path: str = "") -> Iterator[tuple[str, object]]:
+    """The tensors and values of a stored tree, with their paths."""
     if isinstance(tree, EachRank):
         tree = dict(enumerate(tree.values))
     if isinstance(tree, Named) and isinstance(tree.value, dict):
         tree = inside(tree)
     if isinstance(tree, dict | list | tuple) and tree:
         for key, child in tree.items() if isinstance(tree, dict) else enumerate(tree):
-            yield from _leaves(child, join(path, key))
+            yield from leaves(child, join(path, key))
     else:
         yield path or "#", tree
 

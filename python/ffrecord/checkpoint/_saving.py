@@ -130,7 +130,9 @@ def flatten(
     agreement = Agreement(flattener, tree, ties, split=split) if size > 1 else None
     own = {path: encode(own_trees[path]) for path in sorted(own_trees)}
     shares = shares_of_rank(leaves, rank, size, split)
-    alarmed = set() if order.on_unchanged == "off" else flattener.training
+    alarmed = set[str]()
+    if order.on_unchanged != "off":  # A parameter may be stored under another name.
+        alarmed = {ties.get(key, key) for key in flattener.training}
     training = sorted({leaf.key for leaf in shares if leaf.key in alarmed})
     said = Said(order, encode_around(tree if rank == 0 else None), own, agreement, training)
     return Flat(said, shares)

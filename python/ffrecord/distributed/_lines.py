@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import re
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -74,7 +75,7 @@ class Lines:
         for name, value in self._settings.items():
             if name.startswith("rdma_") or name in ("shares_memory", "streams", "transport"):
                 settings[name] = value
-        return self._store, f"line {sender} to {receiver}", settings
+        return self._store, (sender, receiver), settings
 
 
 class _Line:
@@ -83,10 +84,12 @@ class _Line:
     def __init__(
         self,
         store: Any,  # noqa: ANN401  # A torch.distributed.Store.
-        name: str,
+        ranks: tuple[int, int],
         settings: dict[str, Any],
     ) -> None:
-        self.name = name
+        """`ranks` are sender and receiver, in the group."""
+        self._ranks = ranks
+        self.name = f"line {ranks[_SENDER]} to {ranks[_RECEIVER]}"
         self._lock = threading.Lock()
         self._after: list[Callable[[], object]] = []  # For when the lock is free.
         self._waiting: list[Callable[[], None]] = []
@@ -124,15 +127,24 @@ class _Line:
         try:
             engine = meet_at(looking, settings)
         except Exception as error:
-            text = f"{self.name}: the other rank does not take part: {error}"
+            text = f"{self.name}: the other rank does not take part: {self._in_group(error)}"
             self._fail(RuntimeError(text))
             return
-        pump = Pump(engine, is_recorded=False)
+        pump = Pump(engine, is_recorded=False, told=self._told)
         with self._locked():
             self._pump = pump
             self._do_waiting()
         if self._is_stopped:
             pump.stop()
+
+    def _told(self, error: Exception) -> Exception:
+        return type(error)(f"{self.name}: {self._in_group(error)}")
+
+    def _in_group(self, error: Exception) -> str:
+        """Its text, with the ranks of the group: the engine knows two, the sender first."""
+        return re.sub(
+            r"\brank ([01])\b", lambda its: f"rank {self._ranks[int(its[1])]}", str(error)
+        )
 
     def _do_waiting(self) -> None:
         """Requires the lock."""

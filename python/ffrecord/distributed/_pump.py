@@ -73,14 +73,22 @@ class Pump:
     and stopped. Thread-safe.
     """
 
-    def __init__(self, engine: CollectiveEngine, *, is_recorded: bool = True) -> None:
+    def __init__(
+        self,
+        engine: CollectiveEngine,
+        *,
+        is_recorded: bool = True,
+        told: Callable[[Exception], Exception] = lambda error: error,
+    ) -> None:
         """Start to wait for operations of `engine` to end.
 
         Args:
             engine: of a group, which has been connected.
             is_recorded: in profiles, as collectives of all ranks.
+            told: an error of the engine as the caller is to see it.
         """
         self.engine = engine
+        self._told = told
         self._name = f"ffrecord group {next(_numbers)}" if is_recorded else None
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -209,5 +217,5 @@ class Pump:
         if error is None:
             pending.future.set_result(pending.result)
         else:
-            pending.future.set_exception(error)  # type: ignore[arg-type]
+            pending.future.set_exception(self._told(error))  # type: ignore[arg-type]
         return True

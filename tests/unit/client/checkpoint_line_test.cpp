@@ -136,20 +136,51 @@ TEST(CheckpointLineTest, OneOfTwoThatGoBackAtOnceGetsTheLine) {
   }
 }
 
-TEST(CheckpointLineTest, TheRecordOfAKilledProcessIsWrittenByTheNext) {
+// A process claimed its number, and was killed before it wrote its record. If that began to count
+// later, with the record that the next process writes, it would give up what was saved since.
+TEST(CheckpointLineTest, AClaimCountsFromTheMomentItIsMade) {
   const TempFolder folder;
   const auto target = OpenFolderTarget(folder.path().string(), false);
   RunLine line = Line();
   line.number = 1;
   ASSERT_TRUE(TakeLine(*target, {line, true, 0}));
-  target->Forget("line-1-0000000000000009");  // It claimed its number, and was killed.
+  target->Forget("line-1-0000000000000009");
+  EXPECT_EQ(LineOf(*target).value().generation, 9U);
+  EXPECT_EQ(LineOf(*target).value().parts, line.parts);
   RunLine next = line;
   next.generation = 10;
   ASSERT_FALSE(TakeLine(*target, {next, true, 0}));
-  EXPECT_EQ(LineOf(*target).value().parts, line.parts);
+  ASSERT_FALSE(TakeLine(*target, {RunLine(), false, 0})) << "what goes on is on the line no more";
   next.number = 2;
   EXPECT_TRUE(TakeLine(*target, {next, true, 1}));
   EXPECT_EQ(LineOf(*target).value().generation, 10U);
+}
+
+TEST(CheckpointLineTest, ASaveOnALineThatWasOnlyClaimedWritesItsRecord) {
+  const TempFolder folder;
+  const auto target = OpenFolderTarget(folder.path().string(), false);
+  RunLine line = Line();
+  line.number = 1;
+  ASSERT_TRUE(TakeLine(*target, {line, true, 0}));
+  target->Forget("line-1-0000000000000009");
+  ASSERT_TRUE(TakeLine(*target, {LineOf(*target).value(), false, 1}));
+  target->Forget("line-1");
+  EXPECT_EQ(LineOf(*target).value().parts, line.parts);
+}
+
+TEST(CheckpointLineTest, ADamagedRecordIsReadFromItsClaim) {
+  const std::string name = "line-1-0000000000000009";
+  const TempFolder folder;
+  const auto target = OpenFolderTarget(folder.path().string(), false);
+  RunLine line = Line();
+  line.number = 1;
+  ASSERT_TRUE(TakeLine(*target, {line, true, 0}));
+  target->Forget(name);
+  ASSERT_TRUE(target->Decide(name, "0:1;0000000000000000"));
+  EXPECT_EQ(LineOf(*target).value().parts, line.parts);
+  target->Forget("line-1");
+  ASSERT_TRUE(target->Decide("line-1", "damaged"));
+  EXPECT_EQ(LineOf(*target).error().code, ErrorCode::kCorruption);
 }
 
 TEST(CheckpointLineTest, AGarbledClaimIsNamed) {
@@ -157,12 +188,10 @@ TEST(CheckpointLineTest, AGarbledClaimIsNamed) {
     const TempFolder folder;
     const auto target = OpenFolderTarget(folder.path().string(), false);
     ASSERT_TRUE(target->Decide("line-1", text));
-    RunLine line = Line();
-    line.number = 1;
-    const auto taken = TakeLine(*target, {line, true, 0});
-    ASSERT_FALSE(taken) << text;
-    EXPECT_EQ(taken.error().code, ErrorCode::kCorruption);
-    EXPECT_NE(taken.error().message.find("line-1 of"), std::string::npos);
+    const auto line = LineOf(*target);
+    ASSERT_FALSE(line) << text;
+    EXPECT_EQ(line.error().code, ErrorCode::kCorruption);
+    EXPECT_NE(line.error().message.find("line-1 of"), std::string::npos);
   }
 }
 
@@ -196,8 +225,8 @@ TEST(CheckpointLineTest, AGarbledRecordIsNamed) {
 TEST(CheckpointLineTest, OtherFilesAreNoRecords) {
   const TempFolder folder;
   const auto target = OpenFolderTarget(folder.path().string(), false);
-  for (const std::string name : {"line-", "line-1", "line-x-0000000000000009", "line-1-9",
-                                 "line-0-0000000000000009", "line-1-000000000000000g"})
+  for (const std::string name : {"line-", "line-0", "line-1x", "line-x-0000000000000009",
+                                 "line-1-9", "line-0-0000000000000009", "line-1-000000000000000g"})
     ASSERT_TRUE(target->Decide(name, "anything"));
   EXPECT_EQ(LineOf(*target).value().number, 0U);
 }
