@@ -71,6 +71,7 @@ class DaemonCluster : public testing::Test {
     options.cluster->service.down_grace = down_grace_;
     options.cluster->service.delete_grace = 0ms;
     options.cluster->service.pull_bytes_per_s = pull_bytes_per_s_;
+    options.cluster->service.pull_clock = pull_clock_;
     options.data = {folder_ / node.id};
     Adjust(node.id, options);
     return options;
@@ -121,6 +122,7 @@ class DaemonCluster : public testing::Test {
   std::shared_ptr<server::MetaStore> store_;
   std::chrono::milliseconds down_grace_{600'000};
   std::uint64_t pull_bytes_per_s_ = 0;
+  server::PullClock pull_clock_;
   bool approves_members_ = true;
   // How many nodes are started; the others do not come into the map.
   std::optional<std::size_t> expected_count_;

@@ -5,10 +5,6 @@
 
 #include <atomic>
 #include <cerrno>
-#include <filesystem>
-#include <string>
-#include <system_error>
-#include <utility>
 
 namespace ffrecord::test {
 
@@ -17,13 +13,7 @@ namespace ffrecord::test {
 // libc. Syncs through an io_uring do not block. One object at a time.
 class HeldSyncs {
  public:
-  HeldSyncs() : HeldSyncs("") {}
-  // Only syncs of files and folders whose paths contain `part`.
-  explicit HeldSyncs(std::string part) {
-    part_ = std::move(part);
-    is_reached_ = false;
-    is_held_ = true;
-  }
+  HeldSyncs() { is_held_ = true; }
   ~HeldSyncs() { Release(); }
   HeldSyncs(const HeldSyncs&) = delete;
   HeldSyncs& operator=(const HeldSyncs&) = delete;
@@ -33,14 +23,8 @@ class HeldSyncs {
     is_held_.notify_all();
   }
 
-  // Whether one has blocked.
-  bool is_reached() const { return is_reached_; }
-
   static int Sync(long call, int fd) {
-    if (is_held_ && Matches(fd)) {
-      is_reached_ = true;
-      is_held_.wait(true);
-    }
+    is_held_.wait(true);
     if (are_failing) {
       errno = EIO;
       return -1;
@@ -51,15 +35,7 @@ class HeldSyncs {
   static inline std::atomic<bool> are_failing = false;  // With EIO, and nothing is synced.
 
  private:
-  static bool Matches(int fd) {
-    if (part_.empty()) return true;
-    std::error_code error;
-    const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), error);
-    return path.string().find(part_) != std::string::npos;
-  }
-
-  static inline std::string part_;  // Changes while nothing is held.
-  static inline std::atomic<bool> is_held_ = false, is_reached_ = false;
+  static inline std::atomic<bool> is_held_ = false;
 };
 
 }  // namespace ffrecord::test

@@ -106,7 +106,7 @@ ClusterService::ClusterService(const Options& options, std::shared_ptr<MetaStore
             return Peers::Place{known->AddressOf(node), known->cluster, known->map_version(),
                                 known->IsGone(node)};
           },
-          options.pull_bytes_per_s),
+          options.pull_bytes_per_s, options.pull_clock),
       stripe_reads_(extents,
                     [this](const ManifestExtent& extent, const cluster::StripePlace& place) {
                       return BringMember(extent, place);

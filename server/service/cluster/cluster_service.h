@@ -69,6 +69,7 @@ class ClusterService {
     bool adopt = false;
     // At which this node copies extents that it lacks; 0: as fast as it goes.
     std::uint64_t pull_bytes_per_s = 0;
+    PullClock pull_clock = {};
     const TokenKeys* token_keys = nullptr;  // Outlives the service. Null: nobody shows a token.
     net::TlsFiles tls = {};                 // As the daemon serves; without a certificate: no TLS.
     // Told when a name has come to stand for other files; null: for nothing. Must not block.

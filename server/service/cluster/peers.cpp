@@ -8,7 +8,6 @@
 
 #include "libffrecord/base/clock.h"
 #include "libffrecord/base/patience.h"
-#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::server {
 namespace {
@@ -143,12 +142,12 @@ Result<std::vector<std::byte>> Peers::Pull(const ManifestExtent& extent,
 }
 
 Result<void> Peers::AwaitPull(std::uint64_t size_bytes) {
-  const auto at = pull_pace_.Take(Clock::now(), size_bytes);
+  const auto at = pull_pace_.Take(pull_clock_.now(), size_bytes);
   for (;;) {
-    const auto now = Clock::now();
+    const auto now = pull_clock_.now();
     if (now >= at) return {};
     if (Patience::OfThread().IsOver()) return Error{ErrorCode::kUnavailable, "the daemon stops"};
-    SleepFor(std::min<Clock::duration>(at - now, Patience::kInterval));
+    pull_clock_.sleep(std::min<PullPace::Time::duration>(at - now, Patience::kInterval));
   }
 }
 

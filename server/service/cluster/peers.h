@@ -38,9 +38,11 @@ class Peers {
   using FindPlace = std::function<Place(const std::string& node)>;
 
   // `pull_bytes_per_s`: of all pulls together; 0: no limit.
-  Peers(PeerDialer dialer, FindPlace find_place, std::uint64_t pull_bytes_per_s)
+  Peers(PeerDialer dialer, FindPlace find_place, std::uint64_t pull_bytes_per_s,
+        PullClock pull_clock)
       : dialer_(std::move(dialer)),
         find_place_(std::move(find_place)),
+        pull_clock_(std::move(pull_clock)),
         pull_pace_(pull_bytes_per_s) {}
   ~Peers() { Stop(); }
   void Stop();  // Joins; what has not been asked is dropped.
@@ -125,6 +127,7 @@ class Peers {
 
   const PeerDialer dialer_;
   const FindPlace find_place_;
+  const PullClock pull_clock_;
   PullPace pull_pace_;
   mutable std::mutex mutex_;
   mutable std::map<std::string, std::string> refusals_;

@@ -3,9 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 
-#include "libffrecord/base/clock.h"
+#include "libffrecord/base/timed_waits.h"
 
 namespace ffrecord::server {
 
@@ -36,6 +37,15 @@ class PullPace {
   const std::uint64_t bytes_per_s_;
   std::mutex mutex_;
   Time free_at_{};  // When the bytes that were taken have had their time.
+};
+
+// The time that copies go by; tests have one of their own. Both are called from any thread.
+struct PullClock {
+  std::function<PullPace::Time()> now = [] { return Clock::now(); };
+  // Waits for so long at most.
+  std::function<void(PullPace::Time::duration)> sleep = [](PullPace::Time::duration time) {
+    SleepFor(time);
+  };
 };
 
 }  // namespace ffrecord::server

@@ -19,7 +19,6 @@
 
 #include "cluster_clients.h"
 #include "daemon_cluster.h"
-#include "held_syncs.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/cluster_messages.h"
 #include "libffrecord/net/protocol/metadata_messages.h"
@@ -157,8 +156,13 @@ TEST_F(ClusterServiceTest, AWipedNodePullsWhatItShouldHold) {
   EXPECT_TRUE(Eventually([&] { return Metric(wiped, "ffrecord_cluster_extents_missing") == 0; }));
 }
 
+// The clock stands still but for those who sleep: without a pace, no time passes.
 TEST_F(ClusterServiceTest, ANodePullsNoFasterThanItMay) {
-  pull_bytes_per_s_ = 800'000;
+  using Ticks = PullPace::Time::rep;
+  const auto time = std::make_shared<std::atomic<Ticks>>(PullPace::Time::duration(1000s).count());
+  pull_clock_.now = [time] { return PullPace::Time(PullPace::Time::duration(time->load())); };
+  pull_clock_.sleep = [time](PullPace::Time::duration slept) { *time += slept.count(); };
+  pull_bytes_per_s_ = 400'000;
   StartNodes(2);  // Both hold everything.
   const auto manifest = Client().Upload(SomeExtents(8, 100'000));
   ASSERT_TRUE(manifest) << manifest.error().message;
@@ -166,17 +170,28 @@ TEST_F(ClusterServiceTest, ANodePullsNoFasterThanItMay) {
   Node& wiped = nodes_[1];
   wiped.daemon->Kill();
   for (const auto& path : ExtentsOf(wiped)) std::filesystem::remove(path);
-  const auto started = Clock::now();
+  const auto started = pull_clock_.now();
 
   wiped.daemon->Start();
 
   EXPECT_TRUE(WaitForReplicas(manifest.value()));
   // The last extent is asked for once the seven before it have had their time.
-  EXPECT_GE(Clock::now() - started, 875ms - PullPace::kUnusedMax);
+  EXPECT_GE(pull_clock_.now() - started, 1750ms - PullPace::kUnusedMax);
 }
 
 // Else it would come once nobody counts it as left any more, and stay.
 TEST_F(ClusterServiceTest, WhatIsBeingPulledIsNotGone) {
+  struct Gate {
+    ~Gate() { is_open = true; }
+    std::atomic<bool> is_open{false}, is_reached{false};
+  };
+  const auto gate = std::make_shared<Gate>();
+  pull_clock_.now = [gate] {
+    gate->is_reached = true;
+    gate->is_open.wait(false);
+    return PullPace::Time::clock::now();
+  };
+  pull_bytes_per_s_ = 1 << 30;
   StartNodes(2);  // Both hold everything.
   const auto manifest = Client().Upload(SomeExtents(1, 10'000));
   ASSERT_TRUE(manifest) << manifest.error().message;
@@ -185,9 +200,8 @@ TEST_F(ClusterServiceTest, WhatIsBeingPulledIsNotGone) {
   Node& wiped = nodes_[1];
   wiped.daemon->Kill();
   for (const auto& path : ExtentsOf(wiped)) std::filesystem::remove(path);
-  test::HeldSyncs syncs("/n2/extents/slot");
   wiped.daemon->Start();
-  const bool is_pulling = Eventually([&] { return syncs.is_reached(); });
+  const bool is_pulling = Eventually([&] { return gate->is_reached.load(); });
   const bool is_removed = bool(Client().Remove(AddressOf(nodes_[0]), "train/a"));
   const bool is_known = Eventually(
       [&] { return Page(wiped, "/cluster").find("\"tombstones\": 1") != std::string::npos; });
@@ -199,7 +213,8 @@ TEST_F(ClusterServiceTest, WhatIsBeingPulledIsNotGone) {
                          ->Call(net::FrameType::kAskBuried, question.Encode(), {},
                                 test::Within(20s), "a tombstone");
 
-  syncs.Release();
+  gate->is_open = true;
+  gate->is_open.notify_all();
   EXPECT_TRUE(is_pulling && is_removed && is_known);
   ASSERT_TRUE(reply) << reply.error().message;
   EXPECT_EQ(net::FlagsReply::Decode(reply.value().body).value().flags, std::vector<bool>{false});

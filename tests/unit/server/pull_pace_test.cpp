@@ -1,6 +1,6 @@
 // Goal: the copies of a node together keep to its rate, time that was not used is made up for in
 // part only, and nothing waits without a rate.
-// Method: times that the test passes.
+// Method: a clock that the test moves.
 
 #include "server/service/cluster/pull_pace.h"
 
