@@ -212,7 +212,8 @@ def test_too_little_memory_is_said(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (4, "failed: out of memory\n")
+    assert done.returncode == 4
+    assert "big.tar: no memory for a record of" in done.stderr
     assert os.listdir(tmp_path) == ["big.tar"]
 
 
