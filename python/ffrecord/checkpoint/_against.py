@@ -53,7 +53,10 @@ def differences(
     where, step = _step_at(target, against)
     other = _ffrecord.CheckpointReader(where, step, timeout_s)
     name = f"step {step}" if where == target_from_root(target) else f"step {step} of {where}"
-    return _differences(_by_path(reader), _by_path(other), name, only_there=False)
+    here, there = _of_step(reader), _of_step(other)
+    if here.keys() != there.keys():  # Ties may differ, and then a path says more than a key.
+        here, there = _by_path(reader), _by_path(other)
+    return _differences(here, there, name, only_there=False)
 
 
 def _differences(
