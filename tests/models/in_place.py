@@ -238,7 +238,7 @@ class InPlace(RuleBasedStateMachine):
             of.folder = moved
             self._check(of, "after the folder was moved")
 
-    # What is not for sources in place.
+    # Operations that refuse sources in place.
 
     @rule(of=sources, how=st.sampled_from(["publish", "append", "repair", "store"]))
     def refuse(self, of: Source, how: str) -> None:

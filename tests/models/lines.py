@@ -237,7 +237,7 @@ class Lines(RuleBasedStateMachine):
             each.save.generation == generation and step < each.save.step for each in self.origins
         ):
             return  # A save of an earlier step is none to go on from.
-        # What is behind a step that was loaded, and is saved again, is not given up yet.
+        # Saving a loaded step again does not give up the steps behind it yet.
         is_newest = all(each.is_newest or each.save.step != step for each in self.origins)
         self.origins = [Origin(run.saves[step], run.number, False, is_newest, True)]
 
