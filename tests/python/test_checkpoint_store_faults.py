@@ -176,7 +176,7 @@ def test_a_large_file_whose_last_answer_was_lost_is_there(run: str, store: Store
     assert same(ckpt.load(run), large_state())
 
 
-# --- Answers that are no listing -------------------------------------------------------------------
+# --- Answers that are no listing -----------------------------------------------------------------
 
 
 _LISTING = "<ListBucketResult><IsTruncated>false</IsTruncated>"
