@@ -3,12 +3,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <iterator>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <ffrecord/memory.h>
 
 namespace ffrecord {
 namespace {
@@ -79,39 +82,104 @@ fs::path FolderOf(const Group& group, const Mount& mount) {
   return is_below ? (mount.point / below).lexically_normal() : mount.point;
 }
 
-void TakeLimit(const fs::path& folder, std::optional<std::uint64_t>& least) {
-  for (const char* const name : {"memory.max", "memory.limit_in_bytes"}) {
-    std::uint64_t limit = 0;  // "max" is no number.
-    if (std::ifstream file(folder / name); !(file >> limit) || limit >= kNoLimit) continue;
-    least = std::min(limit, least.value_or(limit));
+// Calls `visit` with the folder of each group that the process is in, which are those above as
+// well.
+template <class Visit>
+void VisitGroups(const fs::path& process, const Visit& visit) {
+  const auto groups = ParseLines<Group>(
+      process / "cgroup", +[](std::string line) { return ParseGroup(line); });
+  const auto mounts = ParseLines<Mount>(
+      process / "mountinfo", +[](std::string line) { return ParseMount(line); });
+  for (const Group& group : groups) {
+    for (const Mount& mount : mounts) {
+      if (mount.version != group.version) continue;
+      fs::path folder = FolderOf(group, mount);
+      for (; folder != mount.point && folder.has_relative_path(); folder = folder.parent_path())
+        visit(folder);
+      visit(mount.point);
+    }
   }
+}
+
+// None if the file is absent or has no number first, such as "max".
+std::optional<std::uint64_t> NumberIn(const fs::path& path) {
+  std::uint64_t number = 0;
+  if (std::ifstream file(path); !(file >> number)) return std::nullopt;
+  return number;
+}
+
+// The names of files and of fields of memory.stat in the two versions of control groups.
+struct MemoryFiles {
+  const char* limit;
+  const char* usage;
+  std::array<std::string_view, 2> file_pages;
+};
+constexpr MemoryFiles kVersions[] = {
+    {"memory.max", "memory.current", {"active_file", "inactive_file"}},
+    {"memory.limit_in_bytes",
+     "memory.usage_in_bytes",
+     {"total_active_file", "total_inactive_file"}}};
+
+std::optional<std::uint64_t> LimitOf(const fs::path& folder, const MemoryFiles& names) {
+  const auto limit = NumberIn(folder / names.limit);
+  return limit && *limit < kNoLimit ? limit : std::nullopt;
+}
+
+std::uint64_t FilePagesBytes(const fs::path& folder, const MemoryFiles& names) {
+  std::ifstream file(folder / "memory.stat");
+  std::uint64_t sum = 0, bytes = 0;
+  for (std::string field; file >> field >> bytes;)
+    if (std::ranges::find(names.file_pages, field) != names.file_pages.end()) sum += bytes;
+  return sum;
+}
+
+std::optional<std::uint64_t> FreeIn(const fs::path& folder, const MemoryFiles& names) {
+  const auto limit = LimitOf(folder, names), usage = NumberIn(folder / names.usage);
+  if (!limit || !usage) return std::nullopt;
+  const std::uint64_t used = *usage - std::min(*usage, FilePagesBytes(folder, names));
+  return *limit - std::min(*limit, used);
+}
+
+using Measure = std::optional<std::uint64_t> (*)(const fs::path&, const MemoryFiles&);
+std::optional<std::uint64_t> LeastOfGroups(const fs::path& process, Measure measure) {
+  std::optional<std::uint64_t> least;
+  VisitGroups(process, [&](const fs::path& folder) {
+    for (const MemoryFiles& names : kVersions)
+      if (const auto found = measure(folder, names))
+        least = std::min(*found, least.value_or(*found));
+  });
+  return least;
+}
+
+std::uint64_t AvailableBytesOfMachine() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  std::uint64_t kibibytes = 0;
+  while (file >> key >> kibibytes && key != "MemAvailable:") file.ignore(80, '\n');
+  return file ? kibibytes << 10 : 0;
 }
 
 }  // namespace
 
 std::optional<std::uint64_t> GroupMemoryBytes(const fs::path& process) {
-  const auto groups = ParseLines<Group>(
-      process / "cgroup", +[](std::string line) { return ParseGroup(line); });
-  const auto mounts = ParseLines<Mount>(
-      process / "mountinfo", +[](std::string line) { return ParseMount(line); });
-  std::optional<std::uint64_t> least;
-  for (const Group& group : groups) {
-    for (const Mount& mount : mounts) {
-      if (mount.version != group.version) continue;
-      fs::path folder = FolderOf(group, mount);
-      // The groups that it is in have limits as well.
-      for (; folder != mount.point && folder.has_relative_path(); folder = folder.parent_path())
-        TakeLimit(folder, least);
-      TakeLimit(mount.point, least);
-    }
-  }
-  return least;
+  return LeastOfGroups(process, LimitOf);
+}
+
+std::optional<std::uint64_t> GroupFreeBytes(const fs::path& process) {
+  return LeastOfGroups(process, FreeIn);
 }
 
 std::uint64_t MachineMemoryBytes() {
   const auto machine = static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
                        static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   return std::min(machine, GroupMemoryBytes("/proc/self").value_or(machine));
+}
+
+MemoryRoom GetMemoryRoom() { return {FreeMemoryBytes(), GroupMemoryBytes("/proc/self")}; }
+
+std::uint64_t FreeMemoryBytes() {
+  const std::uint64_t machine = AvailableBytesOfMachine();
+  return std::min(machine, GroupFreeBytes("/proc/self").value_or(machine));
 }
 
 }  // namespace ffrecord

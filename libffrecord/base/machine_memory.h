@@ -14,4 +14,12 @@ std::uint64_t MachineMemoryBytes();
 // such as /proc/self; none if there is no limit.
 std::optional<std::uint64_t> GroupMemoryBytes(const std::filesystem::path& process);
 
+// Memory that processes can still take: of the machine, or what the control groups of this process
+// still allow where that is less; 0 if the kernel does not say. Pages of files count as free, since
+// the kernel drops them when memory is short. Reads some files.
+std::uint64_t FreeMemoryBytes();
+
+// The same of the control groups alone, by the group with the least left; none if none has a limit.
+std::optional<std::uint64_t> GroupFreeBytes(const std::filesystem::path& process);
+
 }  // namespace ffrecord

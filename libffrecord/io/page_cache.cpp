@@ -9,10 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <fstream>
-#include <string>
-
-#include "libffrecord/base/machine_memory.h"
 
 namespace ffrecord {
 namespace {
@@ -42,19 +38,7 @@ void Advise(std::span<const std::byte> mapped, int advice) noexcept {
   ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);
 }
 
-std::uint64_t AvailableBytesOfMachine() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  std::uint64_t kibibytes = 0;
-  while (file >> key >> kibibytes && key != "MemAvailable:") file.ignore(80, '\n');
-  return file ? kibibytes << 10 : 0;
-}
-
 }  // namespace
-
-std::uint64_t PageCacheRoomBytes() {
-  return std::min(AvailableBytesOfMachine(), MachineMemoryBytes());
-}
 
 bool IsInMemory(std::span<const std::byte> mapped) noexcept {
   const std::uintptr_t page_size = PageSize();

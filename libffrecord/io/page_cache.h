@@ -19,10 +19,6 @@ double ResidentShare(std::span<const std::byte> mapped) noexcept;
 // neither owns the file nor may write to it, the kernel reports all pages as present.
 bool TellsWhatIsInMemory(int fd) noexcept;
 
-// How many bytes of files the page cache could hold now, as far as the machine and this container
-// say; 0 if they do not.
-std::uint64_t PageCacheRoomBytes();
-
 // How many times this thread has waited for a device to fill a page. Costs one system call.
 std::uint64_t MajorFaultsOfThread() noexcept;
 

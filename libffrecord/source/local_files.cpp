@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/machine_memory.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/page_cache.h"
 #include "libffrecord/source/local_files_impl.h"
@@ -194,7 +195,7 @@ Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesys
 Result<std::unique_ptr<RangeReader>> OpenLocalFiles(std::span<const std::filesystem::path> paths,
                                                     const SourceOptions& options) {
   const bool asks = options.io == IoPolicy::kAuto;
-  return OpenLocalFiles(paths, options, asks ? PageCacheRoomBytes() : 0);
+  return OpenLocalFiles(paths, options, asks ? FreeMemoryBytes() : 0);
 }
 
 }  // namespace ffrecord

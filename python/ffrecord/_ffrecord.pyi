@@ -591,6 +591,12 @@ def probe_file(path: bytes, *, seconds: float, read_bytes_max: int) -> dict[str,
     `latency_median_us`, `latency_p99_us`.
     """
 
+def memory_room() -> tuple[int, int | None]:
+    """The memory that processes can still take, and the least limit of the control groups.
+
+    Pages of files count as free. 0 if the kernel does not say; None if there is no limit.
+    """
+
 def memory_cap_bytes() -> int:
     """The most memory that batches of this process may take together."""
 

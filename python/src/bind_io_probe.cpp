@@ -20,6 +20,10 @@ void BindIoProbe(py::module_& module) {
           py::make_tuple(port.device, port.port, port.address, port.mtu_bytes, port.why_skipped));
     return py::make_tuple(findings.why_absent, ports);
   });
+  module.def("memory_room", [] {
+    const MemoryRoom room = GetMemoryRoom();
+    return py::make_tuple(room.free_bytes, room.limit_bytes);
+  });
   module.def("memory_cap_bytes", [] { return GetMemoryUse().cap_bytes; });
   module.def("why_no_tls", &WhyNoTls);
   module.def("why_no_object_stores", [] { return WithoutGil([] { return WhyNoObjectStores(); }); });

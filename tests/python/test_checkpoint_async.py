@@ -19,7 +19,8 @@ import pytest
 
 import ffrecord.checkpoint as ckpt
 from eventually import eventually, until_idle
-from ffrecord.checkpoint import _background
+from ffrecord import _ffrecord
+from ffrecord.checkpoint import _background, _staging
 from ffrecord.checkpoint._background import Background
 from ffrecord.checkpoint._saving import Order, flatten
 from thread_ranks import ThreadRank, ThreadRanks, same
@@ -74,6 +75,50 @@ def test_what_is_changed_right_after_the_call_does_not_matter(tmp_path: Path, ro
             for key, value in state_of(step).items()
         }
         assert same(loaded, want), step
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "copies"),
+    [({}, 1, 4), ({"LOCAL_WORLD_SIZE": "4"}, 1, 1), ({"SLURM_NTASKS_PER_NODE": "2"}, 64, 2)],
+)
+def test_without_a_limit_copies_take_half_of_the_free_memory_between_the_ranks_of_a_machine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    launcher: dict[str, str],
+    ranks: int,
+    copies: int,
+) -> None:
+    for name in _staging._LOCAL_SIZES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(_ffrecord, "memory_room", lambda: (20 << 20, None))
+    assert _staging.room_for_copies(ranks) == (10 << 20) // int(next(iter(launcher.values()), 1))
+
+    monkeypatch.setattr(_background, "_current", None)
+    state = {str(i): np.full(1 << 18, i) for i in range(4)}  # Of 2 MiB each.
+    state |= {"small": np.arange(100)}
+    pending = ckpt.async_save(tmp_path, 1, state)
+    assert pending.staged_bytes // (2 << 20) == copies
+    pending.result(60)
+    monkeypatch.setattr(_ffrecord, "memory_room", lambda: (0, None))
+    pending = ckpt.async_save(tmp_path, 2, state)  # The limit of the first save stays.
+    assert pending.staged_bytes // (2 << 20) == copies
+    pending.result(60)
+    assert same(ckpt.load(tmp_path), state)
+
+
+def test_the_memory_for_copies_grows_with_the_state_up_to_its_limit(tmp_path: Path) -> None:
+    saver = Background()
+    sizes = []
+    for count in (1, 3, 2, 8):
+        state = {str(i): np.full(1 << 17, i) for i in range(count)}  # Of 1 MiB each.
+        flat = flatten(Order(tmp_path, count, "rank0", True, 30.0), state, 0, 1)
+        saver.start(count, lambda flat=flat: flat, None, 4 << 20, "wait").result(60)
+        assert saver._arena is not None
+        sizes.append(saver._arena.size_bytes >> 20)
+        assert same(ckpt.load(tmp_path, step=count), state)
+    assert sizes == [1, 3, 3, 4]
 
 
 def test_without_room_the_call_returns_when_all_is_written_but_not_yet_committed(

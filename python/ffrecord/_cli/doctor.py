@@ -15,7 +15,7 @@ from ffrecord._base import clock
 from ffrecord._base.addresses import STORES
 from ffrecord._cli import verdicts
 from ffrecord._cli.features import absences
-from ffrecord._cli.limits import free_in_groups_bytes, limits, memory_bytes
+from ffrecord._cli.limits import cpu_limit
 from ffrecord._cli.measure import examine_dataset, examine_place, show_rate
 from ffrecord._cli.tls import examine_tls
 from ffrecord._cli.units import show_size
@@ -62,9 +62,7 @@ def examine(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     memory = shutil.disk_usage("/dev/shm") if os.path.isdir("/dev/shm") else None
-    group = limits()
-    of_machine, free = memory_bytes()
-    free_in_group = free_in_groups_bytes()
+    free, limit = _ffrecord.memory_room()
     facts: dict[str, Any] = {
         "ffrecord": _version("ffrecord"),
         "python": platform.python_version(),
@@ -72,10 +70,10 @@ def examine(
         "torch": _version("torch"),
         "kernel": platform.release(),
         "cpus": len(os.sched_getaffinity(0)),
-        "cpu_limit": group.cpus,
-        "memory_bytes": of_machine,
-        "memory_free_bytes": free if free_in_group is None else min(free, free_in_group),
-        "memory_limit_bytes": group.memory_bytes,
+        "cpu_limit": cpu_limit(),
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "memory_free_bytes": free,
+        "memory_limit_bytes": limit,
         "batch_memory_max_bytes": _ffrecord.memory_cap_bytes(),
         "start_method": multiprocessing.get_start_method(allow_none=True) or "default",
         "io_engine": engine,

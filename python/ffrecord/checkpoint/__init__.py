@@ -207,7 +207,7 @@ def async_save(
     overwrite: bool = False,
     on_unchanged: OnUnchanged = "warn",
     timeout_s: float = 30.0,
-    stage_bytes_max: int = 512 << 20,
+    stage_bytes_max: int | None = None,
     on_busy: OnBusy = "wait",
 ) -> PendingSave:
     """Save one checkpoint in the background; returns when the state may be changed again.
@@ -230,7 +230,9 @@ def async_save(
         overwrite: replace a checkpoint of that step, also if it is whole.
         on_unchanged: what to do if tensors that train are bit-identical to those saved last.
         timeout_s: for each call to a daemon or store.
-        stage_bytes_max: for the copies of this rank, in bytes.
+        stage_bytes_max: the memory for the copies of this rank, in bytes. None: half of the memory
+            that is free at the first save, divided by the processes of this machine; a log line
+            says how much that is.
         on_busy: if an earlier save is in progress, wait for it, or fail with BusyError, on all
             ranks.
 

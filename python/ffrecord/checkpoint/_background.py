@@ -16,7 +16,8 @@ from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._ranks import Group
 from ffrecord.checkpoint._saving import Commit, Flat, Said
-from ffrecord.checkpoint._staging import Arena, Staged
+from ffrecord.checkpoint._sharing import Leaf
+from ffrecord.checkpoint._staging import Arena, Staged, room_for_copies, size_of_copies
 
 OnBusy = Literal["wait", "raise"]
 
@@ -104,6 +105,7 @@ class Background:
         """Start nothing yet."""
         self._threads = concurrent.futures.ThreadPoolExecutor(1, "ffrecord-save", _give_way)
         self._arena: Arena | None = None
+        self._room: int | None = None  # The limit of saves that set none; chosen at the first.
         self._last: PendingSave | None = None
         self._failed: list[PendingSave] = []
 
@@ -144,7 +146,7 @@ class Background:
         step: int,
         take: Callable[[], Flat],
         group: Group | None,
-        stage_bytes_max: int,
+        stage_bytes_max: int | None,
         on_busy: OnBusy,
     ) -> PendingSave:
         """Stage on this thread, then pass the save to the other; see `async_save`."""
@@ -159,7 +161,7 @@ class Background:
         step: int,
         take: Callable[[], Flat],
         group: Group | None,
-        stage_bytes_max: int,
+        stage_bytes_max: int | None,
         on_busy: OnBusy,
     ) -> PendingSave:
         pending = PendingSave(step)
@@ -184,7 +186,8 @@ class Background:
             flat = take()
             said = flat.said
             with recording.Span(recording.STAGE):
-                staged = self._arena_of(stage_bytes_max).stage(flat.shares)
+                room = self._room_of(group) if stage_bytes_max is None else stage_bytes_max
+                staged = self._arena_of(flat.shares, room).stage(flat.shares)
         except Exception as error:
             failure = error
 
@@ -227,16 +230,23 @@ class Background:
             raise failure  # The other ranks hear of it from the save that was handed over.
         return pending
 
-    def _arena_of(self, size_bytes: int) -> Arena:
-        if self._arena is None or self._arena.size_bytes != size_bytes:
-            self._arena = Arena(size_bytes)
+    def _room_of(self, group: Group | None) -> int:
+        if self._room is None:
+            self._room = room_for_copies(1 if group is None else group.size)
+        return self._room
+
+    def _arena_of(self, shares: list[Leaf], size_max: int) -> Arena:
+        size = min(size_of_copies(shares), size_max)
+        if self._arena is None or not size <= self._arena.size_bytes <= size_max:
+            self._arena = None  # Its memory first.
+            self._arena = Arena(size)
         return self._arena
 
 
-def _check(stage_bytes_max: int, on_busy: str) -> None:
+def _check(stage_bytes_max: int | None, on_busy: str) -> None:
     if on_busy not in ("wait", "raise"):
         raise ValueError(f'on_busy is {on_busy!r}, must be "wait" or "raise"')
-    if stage_bytes_max < 0:
+    if stage_bytes_max is not None and stage_bytes_max < 0:
         raise ValueError(f"stage_bytes_max is {stage_bytes_max}, must not be negative")
 
 

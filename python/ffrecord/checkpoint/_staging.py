@@ -1,6 +1,8 @@
 """Copies of tensors in memory that is kept from save to save."""
 
 import dataclasses
+import logging
+import os
 from typing import Any
 
 from ffrecord import _ffrecord
@@ -14,6 +16,15 @@ from ffrecord.checkpoint._tensors import torch_if_imported
 _PAGE = 4096
 _SMALL = 64
 _CONGRUENT_SIZE_MIN = 512 << 10
+# How many processes a launcher has started on this machine: torchrun, Open MPI, Intel MPI, Slurm.
+_LOCAL_SIZES = (
+    "LOCAL_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "SLURM_NTASKS_PER_NODE",
+)
+
+_log = logging.getLogger("ffrecord.checkpoint")
 
 
 class TornStageError(RuntimeError):
@@ -28,6 +39,33 @@ class Staged:
     owners: list[object]
     staged_bytes: int
     left_bytes: int  # Not copied for lack of room: to be written before anybody changes them.
+
+
+def room_for_copies(ranks: int) -> int:
+    """The memory that copies of this process may take, in bytes, where the caller sets no limit.
+
+    Half of the free memory, divided by the processes of this machine: as the launcher says, else
+    `ranks`, but not more than there are processors.
+    """
+    free, _ = _ffrecord.memory_room()
+    said = (os.environ.get(name, "") for name in _LOCAL_SIZES)
+    here = next((int(each) for each in said if each.isdecimal() and int(each) > 0), None)
+    if here is None:
+        here = max(1, min(ranks, os.cpu_count() or 1))
+    room = free // 2 // here
+    _log.info(
+        "copies of tensors take at most %.1f GiB of this process: half of the %.1f GiB that are"
+        " free, by %s processes; stage_bytes_max= sets another limit",
+        room / 2**30,
+        free / 2**30,
+        here,
+    )
+    return room
+
+
+def size_of_copies(shares: list[Leaf]) -> int:
+    """The memory that holds the copies of all of them, wherever their pages begin."""
+    return sum(share.size_bytes + _PAGE for share in shares)
 
 
 class Arena:

@@ -22,7 +22,7 @@ from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._layouts import is_distributed, is_dtensor, memory_of_tensor
 from ffrecord.checkpoint._monitoring import ledger
 from ffrecord.checkpoint._pieces import Fetcher, memory_at
-from ffrecord.checkpoint._staging import TornStageError
+from ffrecord.checkpoint._staging import TornStageError, room_for_copies
 from ffrecord.checkpoint._state import join
 from ffrecord.checkpoint._tensors import describe, plain_address
 
@@ -47,7 +47,7 @@ class Stager(AsyncStager):
 
     def __init__(
         self,
-        stage_bytes_max: int = 512 << 20,
+        stage_bytes_max: int | None = None,
         *,
         spill: str | os.PathLike[str] | None = None,
         wait_s: float = 600.0,
@@ -55,13 +55,14 @@ class Stager(AsyncStager):
         """Reserve addresses; pages are taken from the system as they are first used.
 
         Args:
-            stage_bytes_max: memory for the copies of this rank.
+            stage_bytes_max: memory for the copies of this rank, in bytes. None: half of the memory
+                that is free at the first call of `stage`, divided by the processes of this machine.
             spill: a folder on a local disk. Bytes beyond `stage_bytes_max` are written to a file
                 without name there, and read back by the writer: `stage` takes as long as the disk
                 for the rest. None: a larger state is an error.
             wait_s: how long `stage` waits for the end of the save before, which uses the memory.
         """
-        if stage_bytes_max < 0:
+        if stage_bytes_max is not None and stage_bytes_max < 0:
             raise ValueError(f"stage_bytes_max is {stage_bytes_max}, must not be negative")
         self.stage_bytes_max = stage_bytes_max
         self._spill = None if spill is None else os.path.abspath(spill)
@@ -120,14 +121,19 @@ class Stager(AsyncStager):
 
     def _rooms(self, taken: "_Taken") -> tuple[list[np.ndarray[Any, Any]], object]:
         """Memory for each tensor: in the arena as long as there is room, the smallest first."""
+        if self.stage_bytes_max is None:
+            is_group = torch.distributed.is_available() and torch.distributed.is_initialized()
+            ranks = torch.distributed.get_world_size() if is_group else 1
+            self.stage_bytes_max = room_for_copies(ranks)
         places, used, left = _places(taken, self.stage_bytes_max)
         if left and self._spill is None:
             raise MemoryError(
                 f"the state has {sum(taken.sizes)} bytes on this rank, {left} more than fit into "
                 f"stage_bytes_max={self.stage_bytes_max}: raise it, or set spill to a folder"
             )
-        if self._arena is None:
-            self._arena = _ffrecord.StagingArena(self.stage_bytes_max)
+        if self._arena is None or self._arena.size_bytes < used:
+            self._arena = None  # Its memory first.
+            self._arena = _ffrecord.StagingArena(used)
         block: Any = None
         if used:
             block = np.asarray(_Block(self._arena, used))

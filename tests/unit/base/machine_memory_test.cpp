@@ -28,6 +28,7 @@ class GroupMemoryTest : public testing::Test {
     Write("mountinfo", "nonsense\n30 24 0:26 " + root + " " + point + " rw shared:9 - " + kind);
   }
   std::optional<std::uint64_t> Limit() const { return GroupMemoryBytes(folder_.path()); }
+  std::optional<std::uint64_t> Free() const { return GroupFreeBytes(folder_.path()); }
 
   test::TempFolder folder_;
 };
@@ -79,7 +80,37 @@ TEST_F(GroupMemoryTest, VersionOneHasALargeNumberForNoLimit) {
   EXPECT_EQ(Limit(), 7000);
 }
 
-TEST_F(GroupMemoryTest, ThisProcessMayUseSomething) { EXPECT_GT(MachineMemoryBytes(), 1U << 20); }
+TEST_F(GroupMemoryTest, PagesOfFilesAreFreeAndTheFullestGroupCounts) {
+  Mount("/", "g", "cgroup2 cgroup2 rw");
+  Write("cgroup", "0::/a/b");
+  Write("g/a/memory.max", "1000");
+  Write("g/a/memory.current", "900");
+  Write("g/a/memory.stat", "anon 500\nactive_file 100\ninactive_file 200\nfile 999");
+  Write("g/a/b/memory.max", "max");
+  Write("g/a/b/memory.current", "900");
+  EXPECT_EQ(Free(), 400);
+  Write("g/a/b/memory.max", "1000");
+  Write("g/a/b/memory.current", "1200");
+  EXPECT_EQ(Free(), 0);
+  EXPECT_EQ(GroupFreeBytes("/absent"), std::nullopt);
+}
+
+TEST_F(GroupMemoryTest, VersionOneHasOtherNamesForWhatIsUsed) {
+  Mount("/", "m", "cgroup cgroup rw,memory");
+  Write("cgroup", "4:memory:/a");
+  Write("m/a/memory.limit_in_bytes", "1000");
+  Write("m/a/memory.usage_in_bytes", "900");
+  Write("m/a/memory.stat", "total_active_file 100\ntotal_inactive_file 200\nactive_file 7");
+  Write("m/memory.limit_in_bytes", "9223372036854771712");
+  Write("m/memory.usage_in_bytes", "900");
+  EXPECT_EQ(Free(), 400);
+}
+
+TEST_F(GroupMemoryTest, ThisProcessMayUseSomething) {
+  EXPECT_GT(MachineMemoryBytes(), 1U << 20);
+  EXPECT_GT(FreeMemoryBytes(), 0U);
+  EXPECT_LE(FreeMemoryBytes(), MachineMemoryBytes());
+}
 
 }  // namespace
 }  // namespace ffrecord
