@@ -249,3 +249,105 @@ def test_the_script_of_the_page_prints_what_it_says(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for line in ("records: 125", "columns: ['label']", "sum: 15500"):
         assert line in done.stdout
+
+
+def test_a_dataset_that_is_written_reads_back_with_its_types(path: Path, tmp_path: Path) -> None:
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    rows = ffrecord.ray.read(path, blocks=5, columns=["label", "raw", "text", "point", "flag"])
+
+    rows.write_datasink(ffrecord.ray.RecordSink(tmp_path / "out", compress="zstd"))
+
+    with ffrecord.open(tmp_path / "out") as made, ffrecord.open(path) as source:
+        every = np.arange(COUNT)
+        got, want = made.read(every), source.read(every)
+        assert set(got.columns) == {"label", "raw", "text", "point", "flag"}
+        for name in got.columns:
+            assert [np.asarray(x).tolist() for x in got[name]] == [
+                np.asarray(x).tolist() for x in want[name]
+            ], name
+        assert got["point"].shape == (COUNT, 2, 3) and got["label"].dtype == np.int64
+    assert [each for each in os.listdir(tmp_path) if each.startswith(".")] == []
+
+
+def test_nulls_lists_and_structs_are_written(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "id": pa.array(range(40)),
+            "maybe": pa.array([None if i % 7 else i for i in range(40)], pa.int32()),
+            "words": [["w"] * (i % 3) for i in range(40)],
+            "chat": [[{"role": "user", "text": str(i)}] for i in range(40)],
+            "at": pa.array(range(40), pa.timestamp("us", tz="UTC")),
+        }
+    )
+    # In the first block all of `maybe` is null.
+    ray.data.from_arrow([table.slice(1, 6), table.slice(7)]).write_datasink(
+        ffrecord.ray.RecordSink(tmp_path / "out")
+    )
+
+    rows = ffrecord.read_table(tmp_path / "out").sort_by("id").to_pylist()
+
+    assert rows == table.slice(1).to_pylist()
+
+
+def test_a_task_that_ray_runs_again_writes_its_rows_once(tmp_path: Path) -> None:
+    class Flaky(ffrecord.ray.RecordSink):  # type: ignore[misc]
+        def write(self, blocks: Any, ctx: Any) -> list[str]:  # noqa: ANN401 - Ray's
+            names = super().write(blocks, ctx)
+            first = tmp_path / f"ran-{ctx.task_idx}"
+            if not first.exists():
+                first.touch()
+                os._exit(1)  # After the file was written.
+            return names
+
+    rows = ray.data.range(100, override_num_blocks=4)
+
+    rows.write_datasink(Flaky(tmp_path / "out"))
+
+    assert list(tmp_path.glob("ran-*"))
+    with ffrecord.open(tmp_path / "out") as reader:
+        assert sorted(reader.column("id").tolist()) == list(range(100))
+
+
+def test_a_job_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def fail(batch: Any) -> Any:  # noqa: ANN401
+        if 70 in batch["id"]:
+            raise ValueError("row 70 is bad")
+        return batch
+
+    rows = ray.data.range(100, override_num_blocks=10).map_batches(fail)
+
+    with pytest.raises(Exception, match="row 70 is bad"):
+        rows.write_datasink(ffrecord.ray.RecordSink(tmp_path / "out"))
+
+    assert os.listdir(tmp_path) == []
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    with pytest.raises(ffrecord.errors.ConflictError, match="there exists"):
+        ffrecord.ray.RecordSink(tmp_path / "there")
+    with pytest.raises(ValueError, match=r"name a folder"):
+        ffrecord.ray.RecordSink(tmp_path / "one.ffr")
+    with pytest.raises(FileNotFoundError, match="make it first"):
+        ffrecord.ray.RecordSink(tmp_path / "no" / "out")
+    with pytest.raises(Exception, match="has no rows"):
+        ray.data.range(10).filter(lambda row: False).write_datasink(
+            ffrecord.ray.RecordSink(tmp_path / "out")
+        )
+    shapes = [{"x": np.zeros((i + 1, 2))} for i in range(3)]
+    one = ray.data.from_items(shapes, override_num_blocks=1)
+    each = ray.data.from_items(shapes, override_num_blocks=3)
+    with pytest.raises(Exception, match="column 'x' has tensors of several shapes"):
+        one.write_datasink(ffrecord.ray.RecordSink(tmp_path / "out"))
+    with pytest.raises(Exception, match="are not those of"):
+        each.write_datasink(ffrecord.ray.RecordSink(tmp_path / "out"))
+    assert os.listdir(tmp_path) == ["there"]
+
+
+def test_a_folder_of_record_files_is_replaced_where_that_is_meant(tmp_path: Path) -> None:
+    for count in (20, 30):
+        rows = ray.data.range(count, override_num_blocks=2)
+        rows.write_datasink(ffrecord.ray.RecordSink(tmp_path / "out", overwrite=True))
+        with ffrecord.open(tmp_path / "out") as reader:
+            assert len(reader) == count

@@ -226,10 +226,10 @@ def test_an_exported_folder_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ffrecord._cli.data import exporting
-    from ffrecord.pack import _new_folder
+    from ffrecord._write import new_folder
 
     done: list[str] = []
-    contents, rename = _new_folder.sync_contents, os.rename
+    contents, rename = new_folder.sync_contents, os.rename
 
     def noted_contents(folder: Path) -> None:
         done.append(f"sync {sorted(os.listdir(folder))}")

@@ -18,6 +18,7 @@ from cli import ok, run
 from daemon import Daemon
 from eventually import eventually
 from ffrecord._cli.data import rewriting
+from ffrecord._write import new_folder
 from packing import records, schema
 from reading import plain_file, typed_file
 
@@ -89,7 +90,7 @@ def test_parts_beyond_the_digits_keep_their_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.ffr", 0, 25)
-    monkeypatch.setattr(rewriting, "_DIGITS", 1)
+    monkeypatch.setattr(new_folder, "DIGITS", 1)
     with rewriting.opened_whole([str(path)], 30) as reader:
         form = rewriting.form_of(reader, None, 0, "all")
         made = rewriting.Rewriting(reader, form, None)

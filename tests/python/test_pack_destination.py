@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 
 import ffrecord
+from ffrecord._write import new_folder
 from ffrecord.errors import ConflictError
-from ffrecord.pack import SourceOptions, _destination, _new_folder, _resumable, open_source, pack
+from ffrecord.pack import SourceOptions, open_source, pack
 from packing import records
 
 
@@ -50,7 +51,7 @@ def killed(path: Path) -> Path:
     """What a pack into `path` that is killed leaves: its partial folder."""
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from ffrecord.pack._new_folder import new_folder\n"
+        "from ffrecord._write.new_folder import new_folder\n"
         "with new_folder(Path(sys.argv[1]), False) as parts:\n"
         "    (parts / 'PART_00000.ffr').write_bytes(b'x')\n"
         "    os._exit(1)\n"
@@ -72,7 +73,7 @@ def test_what_a_killed_run_left_is_removed_by_the_next(tmp_path: Path) -> None:
 
 def test_folders_that_packing_did_not_make_stay(tmp_path: Path) -> None:
     """Nothing but a whole file of the maker's, on this host, is evidence."""
-    claim = _new_folder._claim_text()
+    claim = new_folder._claim_text()
     for name, content in {
         ".x.partial-mine": None,
         ".x.partial-abcdefgh": None,
@@ -85,13 +86,13 @@ def test_folders_that_packing_did_not_make_stay(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "precious").touch()
         if content is not None:
-            (tmp_path / name / _new_folder._MAKER).write_bytes(content)
+            (tmp_path / name / new_folder._MAKER).write_bytes(content)
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / _new_folder._MAKER).write_bytes(claim)
+    (tmp_path / "elsewhere" / new_folder._MAKER).write_bytes(claim)
     (tmp_path / ".x.partial-linkedto").symlink_to("elsewhere")
     (tmp_path / ".x.partial-theirown").mkdir()
-    link = tmp_path / ".x.partial-theirown" / _new_folder._MAKER
-    link.symlink_to(tmp_path / "elsewhere" / _new_folder._MAKER)
+    link = tmp_path / ".x.partial-theirown" / new_folder._MAKER
+    link.symlink_to(tmp_path / "elsewhere" / new_folder._MAKER)
     (tmp_path / ".x.partial-afileaaa").write_bytes(claim)
     before = sorted(tmp_path.rglob("*"))
 
@@ -130,7 +131,7 @@ def test_what_comes_into_a_folder_meanwhile_is_not_replaced(
 ) -> None:
     pack(Rows([{"x": b"old"}]), tmp_path / "x")
     notes = tmp_path / "x" / "notes.txt"
-    exchange = _new_folder._exchange
+    exchange = new_folder._exchange
 
     def write_notes() -> None:
         notes.write_bytes(b"mine")
@@ -141,7 +142,7 @@ def test_what_comes_into_a_folder_meanwhile_is_not_replaced(
         exchange(one, other)
 
     if moment == "as it is replaced":
-        monkeypatch.setattr(_new_folder, "_exchange", exchanged_after_notes)
+        monkeypatch.setattr(new_folder, "_exchange", exchanged_after_notes)
     source = Rows(ROWS, write_notes) if moment == "at the end" else Rows(ROWS)
     with pytest.raises(ConflictError, match=r"notes\.txt"):
         pack(source, tmp_path / "x", replace=True)
@@ -161,8 +162,7 @@ def test_a_folder_called_like_a_record_file_is_not_replaced(tmp_path: Path) -> N
 def test_parts_are_read_in_their_order_however_many_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_resumable, "DIGITS", 1)
-    monkeypatch.setattr(_destination, "DIGITS", 1)
+    monkeypatch.setattr(new_folder, "DIGITS", 1)
     for count, last in ((10, "PART_9.ffr"), (12, "PART_11.ffr")):
         rows = [{"x": b"%d" % i} for i in range(count)]
         pack(Rows(rows), tmp_path / f"{count}", part_size_bytes=1)

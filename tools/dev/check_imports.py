@@ -59,8 +59,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "torch": {"_base", "_tables", "_order", "decode", "_read", "compat", "checkpoint"}
     | {"weights"},
     DOORS: {"_base", "_profile", "_read", "_write", "compat", "pack", "_store", "_integrations"},
-    "_cli": {"_base", "_tables", "topology", "_order", "_read", "pack", "checkpoint", "_store"}
-    | {"_profile", "distributed", "torch", "weights", DOORS},
+    "_cli": {"_base", "_tables", "topology", "_order", "_read", "_write", "pack", "checkpoint"}
+    | {"_store", "_profile", "distributed", "torch", "weights", DOORS},
 }
 WITH_TORCH = {f"{PACKAGE}.checkpoint.{name}" for name in ("_torch_group", "_waiting")} | {
     f"{PACKAGE}.runtime.{name}" for name in ("_collectives", "_methods")

@@ -11,8 +11,8 @@ import click
 
 from ffrecord._base.addresses import REPLICATED
 from ffrecord._cli.units import Timeout
+from ffrecord._write.new_folder import check_can_be_made
 from ffrecord.errors import ConflictError
-from ffrecord.pack._new_folder import check_can_be_made
 
 # Size of the parts of a folder, if nothing else is asked for.
 PART_BYTES = 1 << 30

@@ -17,11 +17,11 @@ from ffrecord._base.destination import destination_path
 from ffrecord._read.reader import Reader
 from ffrecord._read.reader import open as open_records
 from ffrecord._tables.arrow_schema import without_facts
+from ffrecord._write.new_folder import MANIFEST
 from ffrecord.errors import CorruptionError
 from ffrecord.pack import _places
 from ffrecord.pack._inputs import Cut, Input, Inputs
 from ffrecord.pack._mapping import UserMap, mapping_of
-from ffrecord.pack._new_folder import MANIFEST
 from ffrecord.pack._plan import VERSION, Plan, schema_from_json
 from ffrecord.pack._shuffling import ORIGIN
 from ffrecord.pack._source import SourceOptions

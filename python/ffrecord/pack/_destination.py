@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, cast
 from ffrecord._base.destination import destination_path
 from ffrecord._ffrecord import __version__
 from ffrecord._tables.arrow_schema import of_columns, types_in
+from ffrecord._write.new_folder import check_vacant, new_folder, part_name, widen_part_names
 from ffrecord.pack import _places
 from ffrecord.pack._inference import check_names
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._looking import columns_before, columns_of
 from ffrecord.pack._mapping import UserMap, mapping_of
-from ffrecord.pack._new_folder import check_vacant, new_folder
 from ffrecord.pack._plan import Plan, options_as_json, schema_as_json, units_of
 from ffrecord.pack._recognise import open_source
-from ffrecord.pack._resumable import DIGITS, check_some, pack_resumably, part_name
+from ffrecord.pack._resumable import check_some, pack_resumably
 from ffrecord.pack._rows import Rows, RowsSource
 from ffrecord.pack._seen import Seen
 from ffrecord.pack._shuffling import (
@@ -468,9 +468,9 @@ class _Single:
             return self._written(lambda _: path, sys.maxsize, replace)
         with new_folder(path, replace) as folder:
             summary = self._written(
-                lambda number: folder / part_name(number, 1), part_size_bytes, False
+                lambda number: folder / part_name(number), part_size_bytes, False
             )
-            _keep_order(folder, summary.file_count)
+            widen_part_names(folder, summary.file_count)
         return summary
 
     def _written(
@@ -487,9 +487,3 @@ class _Single:
         summary = PackSummary(classes=opened.classes)
         summary.add(tally.as_json())
         return summary
-
-
-def _keep_order(folder: Path, count: int) -> None:
-    """Give all numbers the same number of digits."""
-    for number in range(10**DIGITS if len(str(count - 1)) > DIGITS else 0):
-        os.rename(folder / part_name(number, 1), folder / part_name(number, count))

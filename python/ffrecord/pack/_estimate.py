@@ -10,8 +10,8 @@ from typing import Any
 
 from ffrecord._base import clock
 from ffrecord._read.reader import open as open_records
+from ffrecord._write.new_folder import check_vacant
 from ffrecord.pack._destination import Conversion
-from ffrecord.pack._new_folder import check_vacant
 from ffrecord.pack._resumable import check_some
 from ffrecord.pack._source import Progressed, Source
 

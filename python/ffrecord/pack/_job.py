@@ -34,9 +34,9 @@ from typing import Any, Self
 
 from ffrecord._base import clock
 from ffrecord._base.closeable import Closing
+from ffrecord._write.new_folder import sync
 from ffrecord.errors import ConflictError
 from ffrecord.pack._holder import has_ended, this_process
-from ffrecord.pack._new_folder import sync
 from ffrecord.pack._plan import Plan, id_of
 
 RECORD = "record.json"

@@ -15,11 +15,11 @@ from ffrecord._read.key_origin import key_origin
 from ffrecord._read.reader import Reader
 from ffrecord._read.reader import open as open_records
 from ffrecord._tables.arrow_schema import joined_facts, with_fields, without_facts
+from ffrecord._write.new_folder import MANIFEST
 from ffrecord.errors import CorruptionError
 from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._cutting import Mark, parts_between
-from ffrecord.pack._new_folder import MANIFEST
 from ffrecord.pack._source import (
     CLASSES,
     WHOLE,

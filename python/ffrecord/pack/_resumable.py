@@ -8,16 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ffrecord._base import clock
+from ffrecord._write.new_folder import MANIFEST, check_vacant, part_name, publish_folder
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._job import Job
-from ffrecord.pack._new_folder import MANIFEST, check_vacant, publish_folder
 from ffrecord.pack._plan import Plan
 from ffrecord.pack._summary import PackSummary
 from ffrecord.pack._unit import FailedSamplesError
 from ffrecord.pack._work import Progress, Task, Worker
 
-# Digits of the number in a part's name; more if there are more parts.
-DIGITS = 5
 # How often one looks whether another process has published; then this one does it. Looks are
 # counted, not time: what this process does in between may take as long as it takes.
 _PATIENCE_LOOKS = 50
@@ -158,11 +156,6 @@ def check_some(records: Sequence[Mapping[str, Any]]) -> None:
             if not any(record["samples"] for record in records)
             else "the function returned nothing for every sample: there is nothing to pack"
         )
-
-
-def part_name(number: int, count: int) -> str:
-    """The name of a part; readers sort names as text, so all have as many digits."""
-    return f"PART_{number:0{max(DIGITS, len(str(count - 1)))}}.ffr"
 
 
 def _named(records: list[dict[str, Any]]) -> Iterator[tuple[int, str, str]]:

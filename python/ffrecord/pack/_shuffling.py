@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ffrecord._base.destination import destination_path
+from ffrecord._write.new_folder import MANIFEST
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._job import clear_up, job_folder, remove_at_once, sweep
-from ffrecord.pack._new_folder import MANIFEST
 from ffrecord.pack._plan import Plan
 from ffrecord.pack._record_files import RecordFiles
 from ffrecord.pack._source import Source, SourceOptions

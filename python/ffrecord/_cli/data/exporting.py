@@ -30,8 +30,8 @@ from ffrecord._cli.data.values import (
 from ffrecord._cli.data.words import in_words
 from ffrecord._order.epoch_order import Indices
 from ffrecord._tables.schema import Column
+from ffrecord._write.new_folder import check_vacant, new_folder, sync_contents
 from ffrecord.errors import ConflictError
-from ffrecord.pack._new_folder import check_vacant, new_folder, sync_contents
 
 FORMATS = ("folder", "webdataset", "jsonl", "parquet")
 _BY_ENDING = {".tar": "webdataset", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ffrecord import Reader
+from ffrecord._write.new_folder import check_writable, partial_folder, sync
 from ffrecord.errors import ConflictError
-from ffrecord.pack._new_folder import check_writable, partial_folder, sync
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -28,8 +28,8 @@ from ffrecord._cli.data.values import dumps
 from ffrecord._cli.options import PART_BYTES, check_parts
 from ffrecord._cli.units import Size, show_size
 from ffrecord._order.epoch_order import Indices
+from ffrecord._write.new_folder import check_vacant
 from ffrecord.pack import DICTIONARY_BYTES
-from ffrecord.pack._new_folder import check_vacant
 
 _COUNT_MAX = 1 << 40
 

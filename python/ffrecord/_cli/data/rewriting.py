@@ -14,11 +14,10 @@ from ffrecord._cli.data.records import Keys, batches, in_order
 from ffrecord._order.epoch_order import Indices
 from ffrecord._read.key_origin import key_origin
 from ffrecord._tables.arrow_schema import KEY, joined_facts, without_facts
+from ffrecord._write.new_folder import check_vacant, new_folder, part_name, widen_part_names
 from ffrecord.errors import CorruptionError
-from ffrecord.pack._new_folder import check_vacant, new_folder
 
 # Digits of the number in a part's name; more if there are more parts.
-_DIGITS = 5
 
 MetadataOf = Literal["all", "first", "none"]
 
@@ -221,7 +220,7 @@ class Rewriting:
     ) -> None:
         total = len(self._reader)
         while written.record_count < total:
-            path = folder / part_name(len(written.files), _DIGITS)
+            path = folder / part_name(len(written.files))
             self._write_part(records, path, False, written, is_full)
         keep_order(folder, written)
 
@@ -254,16 +253,8 @@ class Rewriting:
 
 
 def keep_order(folder: Path, written: Written) -> None:
-    """Readers sort names as text, so all numbers must have the same number of digits."""
-    digits = len(str(len(written.files) - 1))
-    if digits <= _DIGITS:
-        return
+    """Give the files of the parts names whose order as text is theirs."""
+    count = len(written.files)
+    widen_part_names(folder, count)
     for number, file in enumerate(written.files):
-        file["name"] = part_name(number, digits)
-        if number < 10**_DIGITS:
-            (folder / part_name(number, _DIGITS)).rename(folder / part_name(number, digits))
-
-
-def part_name(number: int, digits: int) -> str:
-    """The name of a part's file."""
-    return f"PART_{number:0{digits}}.ffr"
+        file["name"] = part_name(number, count)

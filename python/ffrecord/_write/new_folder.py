@@ -19,6 +19,8 @@ from ffrecord.errors import ConflictError
 
 _MAKER = "made-by-ffrecord-pack"
 _PARTS = "parts"
+# Digits of the number in a part's name; more if there are more parts.
+DIGITS = 5
 # Beside the parts of a folder: what came from where.
 MANIFEST = "PACKED.json"
 # As tempfile.mkdtemp ends a name.
@@ -209,6 +211,17 @@ def _exchange(one: Path, other: Path) -> None:
     if libc.renameat2(at_fdcwd, bytes(one), at_fdcwd, bytes(other), rename_exchange) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"cannot swap {one} and {other}: {os.strerror(number)}")
+
+
+def part_name(number: int, count: int = 1) -> str:
+    """The name of a part; readers sort names as text, so all have as many digits."""
+    return f"PART_{number:0{max(DIGITS, len(str(count - 1)))}}.ffr"
+
+
+def widen_part_names(folder: Path, count: int) -> None:
+    """Give the numbers of `count` parts the same number of digits; they were named one by one."""
+    for number in range(10**DIGITS if len(str(count - 1)) > DIGITS else 0):
+        os.rename(folder / part_name(number), folder / part_name(number, count))
 
 
 def sync_contents(folder: Path) -> None:
