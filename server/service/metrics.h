@@ -7,16 +7,54 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
-
-#include <ffrecord/result.h>
+#include <utility>
+#include <variant>
+#include <vector>
 
 namespace ffrecord::server {
+
+class Counter;
+class Histogram;
+
+// The metrics of one owner, in the order in which /metrics shows them. They register when their
+// owner is constructed, and live as long as the set.
+class MetricSet {
+ public:
+  struct Metric {
+    const char* name;  // The name of its family. Metrics of a family register one after another.
+    const char* help;
+    std::string labels;  // As they are printed; empty: none.
+    std::variant<const Counter*, const Histogram*> value;
+  };
+
+  MetricSet() = default;
+  MetricSet(const MetricSet&) = delete;
+  MetricSet& operator=(const MetricSet&) = delete;
+
+  void Add(Metric metric) { metrics_.push_back(std::move(metric)); }
+  std::span<const Metric> metrics() const noexcept { return metrics_; }
+
+ private:
+  std::vector<Metric> metrics_;
+};
+
+// A label as it is printed. Values are ours, and need no escapes.
+inline std::string Label(std::string_view name, std::string_view value) {
+  return std::string(name) + "=\"" + std::string(value) + "\"";
+}
 
 // A number that grows, or a gauge that goes both ways. Thread-safe; cheap, for mostly one thread
 // touches it.
 class Counter {
  public:
+  Counter() = default;  // No set shows it.
+  Counter(MetricSet& set, const char* name, const char* help, std::string labels = {}) {
+    set.Add({name, help, std::move(labels), this});
+  }
+
   void Add(std::uint64_t more = 1) noexcept { value_.fetch_add(more, std::memory_order_relaxed); }
   void Remove(std::uint64_t less = 1) noexcept {
     value_.fetch_sub(less, std::memory_order_relaxed);
@@ -28,6 +66,27 @@ class Counter {
   std::atomic<std::uint64_t> value_{0};
 };
 
+// A counter for each value of an enumeration, with the value's name under one label. Values without
+// a name are counted, and not shown.
+template <class Key>
+class LabelledCounters {
+ public:
+  struct Name {
+    Key key;
+    const char* text;
+  };
+
+  LabelledCounters(MetricSet& set, const char* name, const char* help, const char* label,
+                   std::span<const Name> names) {
+    for (const auto& [key, text] : names) set.Add({name, help, Label(label, text), &(*this)[key]});
+  }
+  Counter& operator[](Key key) noexcept { return counters_[static_cast<std::size_t>(key)]; }
+
+ private:
+  static_assert(sizeof(Key) == 1);
+  std::array<Counter, 256> counters_;
+};
+
 // How often something took how long. Thread-safe.
 //
 // Bucket i holds what took at most 2^(i + 4) microseconds and did not fit the one before: 16 us
@@ -37,6 +96,10 @@ class Histogram {
   using Duration = std::chrono::nanoseconds;
   static constexpr int kFirstExponent = 4;
   static constexpr std::size_t kBucketCount = 22;
+
+  Histogram(MetricSet& set, const char* name, const char* help, std::string labels) {
+    set.Add({name, help, std::move(labels), this});
+  }
 
   // The most microseconds of bucket `i` < kBucketCount - 1.
   static constexpr std::uint64_t BoundUs(std::size_t i) {
@@ -67,46 +130,6 @@ class Histogram {
  private:
   std::array<Counter, kBucketCount> buckets_;
   Counter sum_us_;
-};
-
-// The counters of one event loop; the admin port adds them up.
-struct alignas(64) WorkerMetrics {
-  static constexpr std::size_t kTransportCount = 4;
-  static constexpr std::array<const char*, kTransportCount> kTransportNames{"tcp", "shm", "tls",
-                                                                            "rdma"};
-  static std::size_t TransportIndex(std::string_view transport) {
-    return transport == "shm" ? 1 : transport == "tls" ? 2 : transport == "rdma" ? 3 : 0;
-  }
-
-  // Where the time of a batch read goes. Queue: until its first read was started. Disk: until the
-  // last has completed, less grant: nothing is being read, for the client takes or grants no more.
-  // Network: until the last byte of payload is the kernel's, or lies in the client's memory.
-  struct ReadStages {
-    Histogram queue, disk, grant, network, whole;
-  };
-  // Where the time of writing an extent goes. Queue: waiting for a thread.
-  struct WriteStages {
-    Histogram queue, disk, checksum, whole;
-  };
-
-  std::array<Counter, kTransportCount> connections;  // Now.
-  std::array<Counter, kTransportCount> connections_opened;
-  Counter connection_faults;
-  Counter kernel_tls;  // Connections whose bytes the kernel enciphers.
-  Counter tokens_refused;
-  std::array<Counter, 0x60> requests;  // By type of frame.
-  std::array<Counter, 10> errors;      // ERROR replies, by code.
-  Counter busy_batches;                // BUSY replies.
-  Counter busy_jobs;
-  std::array<Counter, 9> entries;  // Entries of batches, by status.
-  std::array<Counter, kTransportCount> read_bytes;
-  Counter written_bytes;
-  Counter batches;  // Under way now, as are those below.
-  Counter jobs;
-  Counter disk_reads;
-  Counter held_bytes;
-  ReadStages read;
-  WriteStages write;
 };
 
 }  // namespace ffrecord::server

@@ -210,7 +210,8 @@ def test_every_flag_of_the_daemon_is_on_the_page_of_settings() -> None:
 
 
 def test_every_metric_is_on_its_page() -> None:
-    code = (ROOT / "server/service/admin/metrics_text.cpp").read_text()
+    rooms = (ROOT / "server/service").rglob("*.*")
+    code = "".join(path.read_text() for path in sorted(rooms))
     page = (ROOT / "docs/reference/metrics.md").read_text()
     metrics = set(re.findall(r'"(ffrecord_\w+)"', code))
     assert len(metrics) > 30

@@ -42,15 +42,16 @@ MAY_INCLUDE: dict[str, set[str]] = {
     "server/metadata": BASE | {f"{LIB}/io", f"{NET}/http"},
     "server/monitoring": BASE,
     "server/cluster": BASE | {f"{LIB}/format", "server/metadata"},
-    SERVICE: set(),  # All its rooms count in it.
+    SERVICE: BASE | {f"{NET}/protocol"},  # All its rooms count in it.
     f"{SERVICE}/access": TRANSPORT | {f"{LIB}/io"},
     f"{SERVICE}/catalog": BASE
     | {f"{LIB}/format", f"{NET}/protocol", "server/metadata", "server/storage"},
     f"{SERVICE}/cluster": TRANSPORT
     | FORMAT
-    | {f"{NET}/rpc", f"{SERVICE}/access", f"{SERVICE}/catalog"}
+    | {f"{NET}/rpc", SERVICE, f"{SERVICE}/access", f"{SERVICE}/catalog"}
     | {"server/cluster", "server/metadata", "server/storage"},
-    f"{SERVICE}/origin": FORMAT | {f"{LIB}/object_store", f"{SERVICE}/cluster", "server/storage"},
+    f"{SERVICE}/origin": FORMAT
+    | {f"{LIB}/object_store", SERVICE, f"{SERVICE}/cluster", "server/storage"},
     f"{SERVICE}/read_ahead": SOURCE
     | FORMAT
     | {f"{LIB}/record/index", f"{NET}/protocol", SERVICE, f"{SERVICE}/catalog", "server/storage"},

@@ -116,7 +116,7 @@ struct ClusterService::Carrier {
   }
   void operator()(DropExtent& call) const {
     service.extents_.Drop(call.id);
-    ++service.dropped_count_;
+    service.counters_.dropped.Add();
     service.Deliver(id, Result<void>());
   }
 
@@ -179,10 +179,10 @@ struct ClusterService::Carrier {
     // Before its bytes cross the network.
     FFR_TRY(service.extents_.store().CheckTakes(call.extent.size_bytes));
     const auto bytes = FFR_TRY(BytesOf(service, call, deadline));
-    if (call.nodes.empty() && call.part) ++service.rebuilt_count_;
+    if (call.nodes.empty() && call.part) service.counters_.rebuilt.Add();
     FFR_TRY(service.extents_.Write(call.extent, bytes));
-    ++service.pulled_count_;
-    service.pulled_bytes_ += bytes.size();
+    service.counters_.pulled.Add();
+    service.counters_.pulled_bytes.Add(bytes.size());
     return {};
   }
 };

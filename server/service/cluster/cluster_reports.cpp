@@ -139,6 +139,20 @@ std::string DescribeLost(const cluster::View& view, const std::set<ExtentId>& un
   return json + fmt::format("], \"extents\": {}}}", unheld.size());
 }
 
+void ShowNodes(const ClusterState& state, MetricsPage& page) {
+  std::uint64_t up_count = 0, down_count = 0, waiting_count = 0;
+  for (const auto& node : state.nodes) {
+    if (node.state == net::MemberState::kWaiting)
+      ++waiting_count;
+    else if (node.state != net::MemberState::kOut)
+      ++(node.is_up ? up_count : down_count);
+  }
+  page.Family("ffrecord_cluster_nodes", "Nodes of the cluster.");
+  page.Row(Label("state", "up"), up_count);
+  page.Row(Label("state", "down"), down_count);
+  page.Row(Label("state", "waiting"), waiting_count);
+}
+
 }  // namespace
 
 Result<std::string> StatusJson(ClusterService& service) {
@@ -164,12 +178,55 @@ Result<std::string> StatusJson(ClusterService& service) {
       status.silent_for ? status.silent_for->count() : 0, known.is_from_cache, known.map_version(),
       status.is_moving, +service.options().replicas, known.names->size(), status.incomplete_count,
       counts.missing_count, counts.missing_bytes, counts.lacking_count, counts.alone_count,
-      status.unheld_count, service.extents().store().totals().bad_count, status.healed_count,
-      counts.surplus_count, status.refused_count, service.extents().RoomBytes(),
-      service.extents().KeptBytes(), counts.unexplained_count, status.adopting_count,
-      Quoted(status.adoption_trouble), status.open_upload_count, status.tombstone_count,
-      status.pulled_count, status.pulled_bytes, status.dropped_count, RefusalsJson(status.refusals),
-      ListJson(status.other_origins), known.level, NodesJson(known, status.levels));
+      status.unheld_count, service.extents().store().totals().bad_count,
+      service.extents().healed().value(), counts.surplus_count, status.refused_count,
+      service.extents().RoomBytes(), service.extents().KeptBytes(), counts.unexplained_count,
+      status.adopting_count, Quoted(status.adoption_trouble), status.open_upload_count,
+      status.tombstone_count, service.counters().pulled.value(),
+      service.counters().pulled_bytes.value(), service.counters().dropped.value(),
+      RefusalsJson(status.refusals), ListJson(status.other_origins), known.level,
+      NodesJson(known, status.levels));
+}
+
+void ShowCluster(ClusterService& service, MetricsPage& page) {
+  const auto found = service.GetStatus();
+  if (!found) return;
+  const ClusterService::Status& status = found.value();
+  const ClusterService::ExtentCounts& extents = status.extents;
+  page.Value("ffrecord_cluster_leased", "1 while the node holds its lease at the coordinator.",
+             status.is_leased);
+  page.Value("ffrecord_cluster_leading", "1 if the node leads the cluster.", status.is_leading);
+  page.Value("ffrecord_cluster_stale", "1 while names and slot map are those of before the start.",
+             status.state->is_from_cache);
+  page.Value("ffrecord_cluster_coordinator_silent_seconds",
+             "Time since the coordinator answered; 0 while it does.",
+             status.silent_for ? status.silent_for->count() / 1000 : 0);
+  page.Value("ffrecord_cluster_map_version", "Version of the slot map.",
+             status.state->map_version());
+  page.Value("ffrecord_cluster_moving", "1 while extents follow a change of the slot map.",
+             status.is_moving);
+  ShowNodes(*status.state, page);
+  page.Value("ffrecord_cluster_frozen",
+             "1 while nothing is removed, as the metadata was put back to an older state.",
+             status.is_frozen);
+  page.Value("ffrecord_cluster_names_lost",
+             "Names that the node has known and that the older state lacks.",
+             status.lost_name_count);
+  page.Value("ffrecord_cluster_extents_missing", "Extents that the node should hold and does not.",
+             extents.missing_count);
+  page.Value("ffrecord_cluster_extents_missing_bytes", "Bytes of them.", extents.missing_bytes);
+  page.Value("ffrecord_cluster_extents_unheld",
+             "Missing extents that no node that answers holds undamaged.", status.unheld_count);
+  page.Value("ffrecord_cluster_extents_surplus", "Extents that other nodes should hold instead.",
+             extents.surplus_count);
+  page.Value("ffrecord_cluster_extents_unexplained", "Extents that no record of the cluster names.",
+             extents.unexplained_count);
+  page.Value("ffrecord_cluster_names_adopting",
+             "Names of its own that this node has not taken into the cluster yet.",
+             status.adopting_count);
+  page.Value("ffrecord_cluster_extents_refused", "Missing extents for which there is no room.",
+             status.refused_count);
+  page.Sums(service.metrics());
 }
 
 Result<std::string> SlotsJson(ClusterService& service) {

@@ -6,6 +6,7 @@
 
 #include "server/cluster/move_plan.h"
 #include "server/service/cluster/cluster_service.h"
+#include "server/service/metrics_page.h"
 
 namespace ffrecord::server {
 
@@ -14,6 +15,8 @@ namespace ffrecord::server {
 
 // This node's knowledge, without names.
 Result<std::string> StatusJson(ClusterService& service);
+// Its metrics; none once the service stops.
+void ShowCluster(ClusterService& service, MetricsPage& page);
 // For each slot its nodes, its extents, and how many of them have an owner that is down or too few.
 Result<std::string> SlotsJson(ClusterService& service);
 // Fails as PlanMoves.

@@ -111,6 +111,23 @@ ClusterService::ClusterService(const Options& options, std::shared_ptr<MetaStore
                     [this](const ManifestExtent& extent, const cluster::StripePlace& place) {
                       return BringMember(extent, place);
                     }) {
+  const auto show = [this](const char* name, const char* help, const Counter& counter) {
+    metrics_.Add({name, help, "", &counter});
+  };
+  show("ffrecord_cluster_pulled_total", "Extents copied from other nodes.", counters_.pulled);
+  show("ffrecord_cluster_pulled_bytes_total", "Bytes of them.", counters_.pulled_bytes);
+  show("ffrecord_cluster_rebuilt_total", "Of them, members of stripes that were computed.",
+       counters_.rebuilt);
+  show("ffrecord_cluster_brought_total",
+       "Members of stripes that readers wanted here, copied or computed.", stripe_reads_.brought());
+  show("ffrecord_cluster_brought_failures_total", "Tries to bring one that failed.",
+       stripe_reads_.failed());
+  show("ffrecord_cluster_dropped_total", "Extents that the cluster had the node remove.",
+       counters_.dropped);
+  show("ffrecord_cluster_doubted_damaged_total",
+       "Extents that readers reported, and that were damaged.", stripe_reads_.doubts().damaged());
+  show("ffrecord_cluster_healed_total", "Damaged extents replaced from other nodes.",
+       extents_.healed());
   sweepers_.push_back(std::make_unique<Sweeper>(nullptr));
   for (const auto& disk : extents.disks())
     sweepers_.push_back(std::make_unique<Sweeper>(disk.get()));

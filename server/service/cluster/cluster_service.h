@@ -35,6 +35,7 @@
 #include "server/service/cluster/peers.h"
 #include "server/service/cluster/service_inbox.h"
 #include "server/service/cluster/stripe_reads.h"
+#include "server/service/metrics.h"
 
 namespace ffrecord::server {
 
@@ -180,6 +181,13 @@ class ClusterService {
     };
     Basis basis;
   };
+  // Counts of the work of repair since the start.
+  struct Counters {
+    Counter pulled, pulled_bytes, rebuilt, dropped;
+  };
+  const Counters& counters() const noexcept { return counters_; }
+  // The metrics: these counters and those of the service's parts.
+  const MetricSet& metrics() const noexcept { return metrics_; }
   // The status for operators.
   struct Status {
     bool is_leased = false;
@@ -195,12 +203,6 @@ class ClusterService {
     std::uint64_t refused_count = 0;   // Extents for which there was no room.
     std::uint64_t open_upload_count = 0;
     std::uint64_t tombstone_count = 0;
-    std::uint64_t rebuilt_count = 0;   // Since the start: members of stripes computed by repair,
-    StripeReads::Counts stripe_reads;  // those that readers wanted,
-    std::uint64_t pulled_count = 0;    // and all that repair has brought, with their bytes.
-    std::uint64_t pulled_bytes = 0;
-    std::uint64_t dropped_count = 0;
-    std::uint64_t healed_count = 0;  // Damaged ones in whose place another node's bytes are.
     std::uint64_t unheld_count = 0;  // Missing here, and no node that answers has them.
     std::optional<std::chrono::milliseconds> silent_for;  // The coordinator; none: it answers.
     bool is_moving = false;                               // The map has changed and data moves.
@@ -352,8 +354,8 @@ class ClusterService {
   std::atomic<bool> is_taking_back_{false};
   std::atomic<bool> is_unsaved_{false};  // The keeper has failed, and is to try again.
   std::atomic<bool> may_unlink_{false};  // The metadata is trusted, as far as the machines know.
-  std::atomic<std::uint64_t> pulled_count_{0}, pulled_bytes_{0}, dropped_count_{0},
-      rebuilt_count_{0};
+  Counters counters_;
+  MetricSet metrics_;
 
   // The service's thread's:
   cluster::ClusterNode node_;

@@ -68,12 +68,6 @@ ClusterService::Status ClusterService::MakeStatus() {
   for (const auto& [key, entry] : view.mirror.entries())
     if (key.starts_with(cluster::kUploadKeys)) ++status.open_upload_count;
   status.tombstone_count = view.tombstones.all().size();
-  status.rebuilt_count = rebuilt_count_;
-  status.stripe_reads = stripe_reads_.counts();
-  status.pulled_count = pulled_count_;
-  status.pulled_bytes = pulled_bytes_;
-  status.dropped_count = dropped_count_;
-  status.healed_count = extents_.healed_count();
   status.unheld_count = node_.replication().unheld().size();
   status.refusals = peers_.Refusals();
   status.is_frozen = view.continuity.is_frozen();

@@ -29,7 +29,7 @@ bool DoubtedExtents::IsVerifying(const ExtentId& id) const {
 void DoubtedExtents::Verify(const ExtentPtr& extent) {
   const std::string why_bad = WhyDamaged(*extent);
   if (!why_bad.empty() && store_.Mark(*extent, true)) {
-    damaged_count_.fetch_add(1, std::memory_order_relaxed);
+    damaged_.Add();
     spdlog::warn("event=extent_bad extent={} found_by=reader error=\"{}\"", Hex(extent->id),
                  why_bad);
   }

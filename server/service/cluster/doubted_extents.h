@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +9,7 @@
 
 #include "libffrecord/base/clock.h"
 #include "server/service/cluster/task_threads.h"
+#include "server/service/metrics.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -33,15 +33,13 @@ class DoubtedExtents {
   bool Doubt(const ExtentPtr& extent);
   bool IsVerifying(const ExtentId& id) const;
   // Those that were damaged.
-  std::uint64_t damaged_count() const noexcept {
-    return damaged_count_.load(std::memory_order_relaxed);
-  }
+  const Counter& damaged() const noexcept { return damaged_; }
 
  private:
   void Verify(const ExtentPtr& extent);
 
   ExtentStore& store_;
-  std::atomic<std::uint64_t> damaged_count_{0};
+  Counter damaged_;
   mutable std::mutex mutex_;
   std::set<ExtentId> waiting_;
   std::map<ExtentId, Clock::time_point> verified_;  // At which time.

@@ -213,7 +213,7 @@ Result<void> NodeExtents::Write(const ManifestExtent& extent, std::span<const st
     spdlog::warn("event=refused_file_removed extent={}", Hex(extent.id));
     written = WriteNew(extent, bytes);
   }
-  if (written && heals) healed_count_.fetch_add(1, std::memory_order_relaxed);
+  if (written && heals) healed_.Add();
   return written;
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -15,6 +14,7 @@
 #include <ffrecord/result.h>
 
 #include "server/cluster/machine.h"
+#include "server/service/metrics.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -92,9 +92,7 @@ class NodeExtents final : public cluster::LocalExtents {
   Result<void> Write(const ManifestExtent& extent, std::span<const std::byte> bytes);
 
   // Bad replicas that Write has replaced.
-  std::uint64_t healed_count() const noexcept {
-    return healed_count_.load(std::memory_order_relaxed);
-  }
+  const Counter& healed() const noexcept { return healed_; }
 
   ExtentStore& store() const noexcept { return store_; }
 
@@ -113,7 +111,7 @@ class NodeExtents final : public cluster::LocalExtents {
 
   ExtentStore& store_;
   std::vector<ExtentId> kept_;
-  std::atomic<std::uint64_t> healed_count_{0};
+  Counter healed_;
   mutable std::mutex mutex_;
   std::map<std::uint64_t, cluster::TimePoint> heard_;
   std::vector<Dropped> dropped_;

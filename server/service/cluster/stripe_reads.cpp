@@ -103,18 +103,11 @@ void StripeReads::BringOne(const ManifestExtent& extent, const cluster::StripePl
                   brought.error().message);
   const std::lock_guard lock(mutex_);
   --coming_count_;
-  ++(brought ? counts_.brought_count : counts_.failed_count);
+  (brought ? brought_ : failed_).Add();
   const auto found = entries_.find(extent.id);
   if (found == entries_.end()) return;
   found->second.is_coming = false;
   found->second.retry_at = brought ? Clock::time_point{} : Clock::now() + retry_;
-}
-
-StripeReads::Counts StripeReads::counts() const {
-  const std::lock_guard lock(mutex_);
-  Counts counts = counts_;
-  counts.damaged_count = doubts_.damaged_count();
-  return counts;
 }
 
 }  // namespace ffrecord::server

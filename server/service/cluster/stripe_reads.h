@@ -58,11 +58,9 @@ class StripeReads {
   // other extent is read as it is, as its reader has other replicas to turn to.
   ExtentPtr Doubted(const ExtentPtr& extent);
 
-  struct Counts {
-    std::uint64_t brought_count = 0, failed_count = 0;
-    std::uint64_t damaged_count = 0;  // That readers doubted, of whatever kind.
-  };
-  Counts counts() const;
+  const Counter& brought() const noexcept { return brought_; }
+  const Counter& failed() const noexcept { return failed_; }
+  const DoubtedExtents& doubts() const noexcept { return doubts_; }
 
  private:
   struct Entry {
@@ -87,7 +85,7 @@ class StripeReads {
   mutable std::mutex mutex_;
   std::unordered_map<ExtentId, Entry, HashExtentId> entries_;
   std::size_t coming_count_ = 0;
-  Counts counts_;
+  Counter brought_, failed_;
   TaskThreads threads_{2};  // Each holds two extents in memory. Last: they use all the others.
 };
 

@@ -167,9 +167,7 @@ Result<void> Connection::TakeFrame() {
     is_closing_ = true;
     return SendError(header.request_id, expired);
   }
-  if (const auto type = static_cast<std::size_t>(header.type);
-      type < context_.metrics.requests.size())
-    context_.metrics.requests[type].Add();
+  context_.metrics.requests[header.type].Add();
   switch (header.type) {
     case FrameType::kHello:
       return TakeHello(header);
@@ -345,8 +343,7 @@ Result<void> Connection::SendBody(FrameType type, std::uint64_t request_id,
 }
 
 Result<void> Connection::SendError(std::uint64_t request_id, const Error& error) {
-  const auto code = static_cast<std::size_t>(error.code);
-  if (code < context_.metrics.errors.size()) context_.metrics.errors[code].Add();
+  context_.metrics.errors[error.code].Add();
   return SendBody(FrameType::kError, request_id, net::FromError(error).Encode());
 }
 

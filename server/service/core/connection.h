@@ -23,10 +23,10 @@
 #include "server/service/access/tokens.h"
 #include "server/service/catalog/names.h"
 #include "server/service/core/job_pool.h"
-#include "server/service/metrics.h"
 #include "server/service/read/batch_reads.h"
 #include "server/service/read/outgoing_payload.h"
 #include "server/service/read_ahead/plans.h"
+#include "server/service/worker_metrics.h"
 
 namespace ffrecord::server {
 

@@ -170,12 +170,12 @@ Result<void> Connection::TakeRdmaConnect(const FrameHeader& header) {
                      {ErrorCode::kUnavailable, "this daemon does not offer RDMA here"});
   if (reads_.count() > 0 || !jobs_.empty() || put_)
     return OutOfPlace("RDMA_CONNECT while requests are under way");
-  const std::size_t before = WorkerMetrics::TransportIndex(transport());
+  const Transport before = TransportOf(transport());
   auto accepted = context_.rdma->Accept(endpoint_);
   if (!accepted) return Refuse(header, accepted.error());
   endpoint_ = std::move(accepted).value();
   endpoint_->SetLimits(net::FrameLimits{});
-  const std::size_t now = WorkerMetrics::TransportIndex(transport());
+  const Transport now = TransportOf(transport());
   context_.metrics.connections[before].Remove();
   context_.metrics.connections[now].Add();
   context_.metrics.connections_opened[now].Add();

@@ -201,11 +201,11 @@ Result<void> Connection::TakePutSeal(const FrameHeader& header) {
                 const auto checksum_time = put->writer->checksum_time();
                 put->writer.reset();
                 put->write_time += end - begin;
-                WorkerMetrics::WriteStages& stages = context.metrics.write;
-                stages.queue.Observe(put->queue_time + (begin - arrived));
-                stages.checksum.Observe(checksum_time);
-                stages.disk.Observe(put->write_time - checksum_time);
-                stages.whole.Observe(end - put->begun);
+                RequestTimes& times = context.metrics.times;
+                times.write_queue.Observe(put->queue_time + (begin - arrived));
+                times.write_checksum.Observe(checksum_time);
+                times.write_disk.Observe(put->write_time - checksum_time);
+                times.write_whole.Observe(end - put->begun);
                 FFR_TRY(std::move(sealed));
                 return Answer(FrameType::kPutSeal);
               }

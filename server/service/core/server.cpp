@@ -234,6 +234,7 @@ Result<void> Server::Impl::StartWorkers() {
   const DiskReader::Bounds bounds{OpenFilesMax(count), options.mapped_count_max / count,
                                   options.held_bytes_max, extents->disks().size()};
   for (std::uint32_t i = 0; i < count; ++i) metrics.push_back(std::make_unique<WorkerMetrics>());
+  acceptor_metrics.held_bytes_max.Set(options.held_bytes_max * count);
   if (!cluster) doubts = std::make_unique<DoubtedExtents>(*extents);
   for (std::uint32_t i = 0; i < count; ++i) {
     const Worker::Context context{.names = *names,

@@ -96,7 +96,7 @@ void Server::Impl::Take(Result<std::unique_ptr<net::Endpoint>> accepted) {
   } else if (!accepted.value()) {
     return;
   } else if (!connection_count.Add(options.connection_count_max)) {
-    connections_refused.Add();
+    acceptor_metrics.connections_refused.Add();
     TurnAway(*accepted.value());
   } else {
     Give(std::move(accepted).value());
@@ -121,7 +121,8 @@ void Server::Impl::TurnAway(net::Endpoint& endpoint) {
 void Server::Impl::RefreshTls() {
   if (!tls) return;
   const auto refreshed = tls->Refresh();
-  certificate_expires.store(tls->expires(), std::memory_order_relaxed);
+  acceptor_metrics.certificate_expires_s.Set(
+      static_cast<std::uint64_t>(WallClock::to_time_t(tls->expires())));
   if (!refreshed)
     spdlog::error("event=tls_refused error=\"{}\"", refreshed.error().message);
   else if (refreshed.value())

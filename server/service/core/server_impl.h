@@ -19,7 +19,6 @@
 #include "server/service/access/local_tickets.h"
 #include "server/service/access/tokens.h"
 #include "server/service/admin/admin_server.h"
-#include "server/service/admin/metrics_text.h"
 #include "server/service/catalog/catalog_names.h"
 #include "server/service/catalog/disk_members.h"
 #include "server/service/catalog/guarded_store.h"
@@ -31,9 +30,10 @@
 #include "server/service/core/job_pool.h"
 #include "server/service/core/server.h"
 #include "server/service/core/worker.h"
-#include "server/service/metrics.h"
+#include "server/service/metrics_page.h"
 #include "server/service/origin/origin_cache.h"
 #include "server/service/read_ahead/read_ahead.h"
+#include "server/service/worker_metrics.h"
 #include "server/storage/disk_drain.h"
 #include "server/storage/home_disk.h"
 
@@ -43,7 +43,9 @@ namespace ffrecord::server {
 // and shows itself to operators in server_pages.cpp.
 struct Server::Impl {
   explicit Impl(Options given, net::TcpListener at)
-      : options(std::move(given)), listener(std::move(at)) {}
+      : options(std::move(given)), listener(std::move(at)) {
+    acceptor_metrics.connections_max.Set(options.connection_count_max);
+  }
   ~Impl();
 
   // Start and stop.
@@ -82,8 +84,9 @@ struct Server::Impl {
   std::string_view Authentication() const;
   WriteHealth::Report Writes() const;
   std::string Remark() const;
-  MetricsView View() const;
-  void AddCluster(MetricsView& view) const;
+  std::string MetricsText() const;
+  void ShowDaemon(MetricsPage& page, bool is_open) const;
+  void ShowDisks(MetricsPage& page, bool is_open) const;
   Result<void> MayShowNames() const;
   Result<std::string> DatasetsJson();
   Result<ClusterService*> ClusterOrError() const;
@@ -99,8 +102,7 @@ struct Server::Impl {
   std::unique_ptr<net::RdmaRails> rdma;         // Null: not offered.
   std::string transports;
   std::unique_ptr<net::TlsContext> tls;  // The acceptor's, once that runs.
-  std::atomic<WallClock::time_point> certificate_expires{};
-  std::filesystem::path home;  // Where the metadata is.
+  std::filesystem::path home;            // Where the metadata is.
   UniqueFd home_lock;
   std::vector<FoundFolder> folders;  // As they were found before any was written to.
   std::vector<UniqueFd> locks;       // Locks of the others.
@@ -129,7 +131,7 @@ struct Server::Impl {
   const Clock::time_point started = Clock::now();
   std::vector<std::unique_ptr<WorkerMetrics>> metrics;  // One for each worker.
   std::atomic<std::uint32_t> failed_worker_count{0};
-  Counter connections_refused;
+  WorkerMetrics acceptor_metrics;
   ConnectionCount connection_count;
   TenantShares tenant_shares{options.tenant_weights};
   std::unique_ptr<JobPool> jobs;

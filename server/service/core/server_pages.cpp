@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <future>
 #include <set>
 
@@ -15,16 +16,22 @@ namespace {
 // On the dashboard; the count of all is a metric.
 constexpr std::uint32_t kDatasetsShown = 200;
 
-// Counts each file system once, though several disks are on it.
-void AddSpace(MetricsView& view, std::span<const std::unique_ptr<Disk>> disks) {
+// The space of the disks' file systems. Each of these counts once, though several disks are on it.
+Disk::Space SpaceOf(std::span<const std::unique_ptr<Disk>> disks) {
+  Disk::Space sum;
   std::set<std::uint64_t> seen;
   for (const auto& disk : disks) {
     if (!seen.insert(disk->device()).second) continue;
     const Disk::Space space = disk->space();
-    view.disk_free_bytes += space.unused_bytes;
-    view.disk_size_bytes += space.size_bytes;
+    sum.unused_bytes += space.unused_bytes;
+    sum.size_bytes += space.size_bytes;
   }
+  return sum;
 }
+
+// Suspect: a moment ago it failed a read, or was slow. Full and failed: it takes no writes.
+constexpr std::array<std::string_view, 6> kDiskStates{"good",   "suspect",  "full",
+                                                      "failed", "draining", "drained"};
 
 std::string_view StateOf(const Disk& disk) {
   if (disk.drain() == Disk::Drain::kDrained) return "drained";
@@ -40,23 +47,53 @@ std::string_view StateOf(const Disk& disk) {
   return disk.reads().is_suspect() ? "suspect" : "good";
 }
 
-DiskView ViewOf(const Disk& disk, std::span<const DiskView> others) {
-  DiskView view;
-  view.name = disk.folder().parent_path().string();
-  for (char& c : view.name)
-    if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
-  if (std::ranges::find(others, view.name, &DiskView::name) != others.end())
-    view.name = Hex(disk.id());
-  view.state = StateOf(disk);
-  const Disk::Space space = disk.space();
-  view.free_bytes = space.free_bytes;
-  view.size_bytes = space.size_bytes;
-  view.extent_count = disk.totals().extent_count;
-  view.extent_bytes = disk.totals().size_bytes;
-  view.bad_extent_count = disk.totals().bad_count;
-  view.read_error_count = disk.reads().error_count();
-  view.slow_count = disk.reads().slow_count();
-  return view;
+// The label of each disk: its folder, without characters that a label escapes.
+std::vector<std::string> LabelsOf(std::span<const std::unique_ptr<Disk>> disks) {
+  std::vector<std::string> labels;
+  for (const auto& disk : disks) {
+    std::string name = disk->folder().parent_path().string();
+    for (char& c : name)
+      if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
+    std::string label = Label("disk", name);
+    if (std::ranges::find(labels, label) != labels.end()) label = Label("disk", Hex(disk->id()));
+    labels.push_back(std::move(label));
+  }
+  return labels;
+}
+
+// The scrubbing of all disks together: the fewest passes, and the oldest.
+struct Scrubbing {
+  std::uint64_t read_bytes = 0, bytes_per_s = 0, pass_count = UINT64_MAX;
+  std::chrono::seconds age{};
+};
+
+Scrubbing SumOf(std::span<const std::unique_ptr<Scrubber>> scrubbers) {
+  Scrubbing sum;
+  for (const auto& scrubber : scrubbers) {
+    sum.read_bytes += scrubber->read_bytes();
+    sum.bytes_per_s += scrubber->bytes_per_s();
+    sum.pass_count = std::min(sum.pass_count, scrubber->pass_count());
+    sum.age = std::max(sum.age, scrubber->age());
+  }
+  return sum;
+}
+
+void ShowQuotas(std::span<const Names::Usage> quotas, MetricsPage& page) {
+  if (quotas.empty()) return;
+  page.Family("ffrecord_quota_bytes", "Maximum size of all names under a prefix.");
+  for (const auto& one : quotas) page.Row(Label("prefix", one.prefix), one.quota_bytes);
+  page.Family("ffrecord_quota_used_bytes", "Size of all names under a prefix.");
+  for (const auto& one : quotas) page.Row(Label("prefix", one.prefix), one.used_bytes);
+}
+
+void ShowTenants(const TenantShares& shares, MetricsPage& page) {
+  page.Family("ffrecord_tenant_weight",
+              "Share of a disk's time that each tenant under a prefix gets.");
+  for (const auto& [prefix, share] : shares.all()) page.Row(Label("prefix", prefix), share.weight);
+  page.Family("ffrecord_tenant_disk_seconds_total",
+              "Time of disks' threads that tenants under a prefix used.");
+  for (const auto& [prefix, share] : shares.all())
+    page.Row(Label("prefix", prefix), static_cast<double>(share.disk_us.value()) / 1e6);
 }
 
 }  // namespace
@@ -64,7 +101,7 @@ DiskView ViewOf(const Disk& disk, std::span<const DiskView> others) {
 Result<void> Server::Impl::StartAdmin() {
   if (!options.admin) return {};
   AdminServer::Pages pages;
-  pages.metrics = [this] { return MetricsText(View()); };
+  pages.metrics = [this] { return MetricsText(); };
   pages.datasets = [this] { return DatasetsJson(); };
   pages.cluster = [this] { return ClusterJson(); };
   pages.cluster_slots = [this] { return ClusterSlotsJson(); };
@@ -136,93 +173,104 @@ std::string Server::Impl::Remark() const {
   return text;
 }
 
-void Server::Impl::AddCluster(MetricsView& view) const {
-  const auto status = cluster->GetStatus();
-  if (!status) return;
-  view.cluster = {.is_leased = status.value().is_leased,
-                  .is_leading = status.value().is_leading,
-                  .is_from_cache = status.value().state->is_from_cache,
-                  .is_moving = status.value().is_moving,
-                  .is_frozen = status.value().is_frozen,
-                  .map_version = status.value().state->map_version(),
-                  .silent_for = status.value().silent_for.value_or(std::chrono::milliseconds(0)),
-                  .lost_name_count = status.value().lost_name_count,
-                  .missing_count = status.value().extents.missing_count,
-                  .missing_bytes = status.value().extents.missing_bytes,
-                  .unheld_count = status.value().unheld_count,
-                  .surplus_count = status.value().extents.surplus_count,
-                  .unexplained_count = status.value().extents.unexplained_count,
-                  .adopting_count = status.value().adopting_count,
-                  .refused_count = status.value().refused_count,
-                  .pulled_count = status.value().pulled_count,
-                  .pulled_bytes = status.value().pulled_bytes,
-                  .rebuilt_count = status.value().rebuilt_count,
-                  .brought_count = status.value().stripe_reads.brought_count,
-                  .brought_failure_count = status.value().stripe_reads.failed_count,
-                  .dropped_count = status.value().dropped_count,
-                  .doubted_damaged_count = status.value().stripe_reads.damaged_count,
-                  .healed_count = status.value().healed_count};
-  for (const auto& node : status.value().state->nodes) {
-    if (node.state == net::MemberState::kWaiting)
-      ++view.cluster->waiting_count;
-    else if (node.state != net::MemberState::kOut)
-      ++(node.is_up ? view.cluster->up_count : view.cluster->down_count);
-  }
+void Server::Impl::ShowDaemon(MetricsPage& page, bool is_open) const {
+  const auto since = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started);
+  const auto totals = is_open ? extents->totals() : ExtentStore::Totals{};
+  const Scrubbing scrubbing = is_open ? SumOf(scrubbers) : Scrubbing{.pass_count = 0};
+  const auto writes = is_open ? Writes().state : WriteHealth::State::kGood;
+  page.Family("ffrecord_build_info", "The version of the daemon.");
+  page.Row(Label("version", options.version) + "," + Label("engine", is_open ? engine_name : "") +
+               "," + Label("auth", Authentication()),
+           1);
+  page.Family("ffrecord_state", "1 for the current state.");
+  const State now = is_open ? state.load(std::memory_order_acquire) : State::kStarting;
+  page.Row(Label("state", "starting"), now == State::kStarting);
+  page.Row(Label("state", "ready"), now == State::kReady);
+  page.Row(Label("state", "draining"), now == State::kDraining);
+  page.Value("ffrecord_workers_failed", "Event loops that have failed.",
+             failed_worker_count.load());
+  page.Value("ffrecord_uptime_seconds", "Time since start.", since.count());
+  page.Value("ffrecord_datasets", "Published names.", is_open ? names->name_count() : 0);
+  page.Value("ffrecord_extents", "Sealed extents.", totals.extent_count);
+  page.Value("ffrecord_extent_bytes", "Bytes of sealed extents.", totals.size_bytes);
+  page.Value("ffrecord_extents_bad", "Extents that failed their checksum.", totals.bad_count);
+  page.Value("ffrecord_scrub_bytes_total", "Bytes checked by the scrubber.", scrubbing.read_bytes);
+  page.Value("ffrecord_scrub_passes_total", "Complete passes of the scrubber.",
+             scrubbing.pass_count);
+  page.Value("ffrecord_scrub_rate_bytes", "Bytes per second that this pass of the scrubber checks.",
+             scrubbing.bytes_per_s);
+  page.Value("ffrecord_scrub_age_seconds",
+             "Time since the last complete pass of the scrubber, or since the first began.",
+             scrubbing.age.count());
+  page.Family("ffrecord_read_only", "1 if no disk takes writes, by reason.");
+  page.Row(Label("reason", "full"), writes == WriteHealth::State::kFull);
+  page.Row(Label("reason", "failed"), writes == WriteHealth::State::kFailed);
+  // Prefixes are names, or nearly so.
+  const bool may_show_names = is_open && (!token_keys || !options.admin_token_file.empty());
+  if (may_show_names) ShowQuotas(names->Usages(), page);
+  page.Value("ffrecord_metadata_wait_seconds",
+             "How long the disk of the metadata has not answered.",
+             is_open ? std::chrono::duration<double>(home_disk->waiting_time()).count() : 0.0);
+  if (may_show_names && !options.tenant_weights.empty()) ShowTenants(tenant_shares, page);
+  const auto space = is_open ? SpaceOf(extents->disks()) : Disk::Space{};
+  page.Value("ffrecord_disk_free_bytes", "Free space on the disks of the data folders.",
+             space.unused_bytes);
+  page.Value("ffrecord_disk_size_bytes", "Size of the disks of the data folders.",
+             space.size_bytes);
 }
 
-MetricsView Server::Impl::View() const {
-  MetricsView view;
-  view.version = options.version;
-  view.uptime = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started);
-  view.authentication = Authentication();
-  view.certificate_expires = certificate_expires.load(std::memory_order_relaxed);
-  view.connection_count_max = options.connection_count_max;
-  const State now = state.load(std::memory_order_acquire);
-  view.state = now == State::kReady ? "ready" : now == State::kDraining ? "draining" : "starting";
-  if (now == State::kStarting) return view;
-  AddSpace(view, extents->disks());
-  view.engine = engine_name;
-  view.failed_worker_count = failed_worker_count.load();
-  view.held_bytes_max = options.held_bytes_max * workers.size();
-  view.connections_refused = connections_refused.value();
-  view.dataset_count = names->name_count();
-  const auto totals = extents->totals();
-  view.extent_count = totals.extent_count;
-  view.extent_bytes = totals.size_bytes;
-  view.bad_extent_count = totals.bad_count;
-  view.writes = Writes().state;
-  view.metadata_wait = std::chrono::duration<double>(home_disk->waiting_time());
-  view.missing_disk_count = extents->missing_disk_count();
-  view.scrub_pass_count = UINT64_MAX;
-  for (std::size_t i = 0; i < scrubbers.size(); ++i) {
-    const Scrubber& scrubber = *scrubbers[i];
-    view.scrub_read_bytes += scrubber.read_bytes();
-    view.scrub_bytes_per_s += scrubber.bytes_per_s();
-    // Over all disks: the fewest passes, and the oldest.
-    view.scrub_pass_count = std::min(view.scrub_pass_count, scrubber.pass_count());
-    view.scrub_age = std::max(view.scrub_age, scrubber.age());
-    view.disks.push_back(ViewOf(*extents->disks()[i], view.disks));
-    view.disks.back().scrub_age = scrubber.age();
-  }
-  // Prefixes are names, or nearly so.
-  if (!token_keys || !options.admin_token_file.empty()) {
-    view.quotas = names->Usages();
-    if (!options.tenant_weights.empty())
-      for (const auto& [prefix, share] : tenant_shares.all())
-        view.tenants.push_back(
-            {prefix, share.weight, static_cast<double>(share.disk_us.value()) / 1e6});
-  }
-  if (cluster) AddCluster(view);
-  if (origins && !options.cluster->origins.reader.allowed.empty()) {
-    const OriginCache::Counts counts = origins->counts();
-    view.origins = {counts.size_bytes,   counts.fetched_count, counts.fetched_bytes,
-                    counts.failed_count, counts.evicted_count, counts.damaged_count,
-                    counts.waiting};
-  }
-  view.workers = metrics;
-  view.read_ahead = &read_ahead_metrics;
-  view.read_ahead_bytes_max = options.read_ahead_bytes_max;
-  return view;
+void Server::Impl::ShowDisks(MetricsPage& page, bool is_open) const {
+  page.Value("ffrecord_disks_missing", "Disks of the daemon that are not there.",
+             is_open ? extents->missing_disk_count() : 0);
+  using Disks = std::span<const std::unique_ptr<Disk>>;
+  const Disks disks = is_open ? Disks(extents->disks()) : Disks();
+  const std::vector<std::string> labels = LabelsOf(disks);
+  page.Family("ffrecord_disk_state", "1 for the current state of a disk.");
+  for (std::size_t i = 0; i < disks.size(); ++i)
+    for (const std::string_view one : kDiskStates)
+      page.Row(labels[i] + "," + Label("state", one), one == StateOf(*disks[i]));
+  const auto family = [&](const char* name, const char* help, auto of) {
+    page.Family(name, help);
+    for (std::size_t i = 0; i < disks.size(); ++i) page.Row(labels[i], of(*disks[i]));
+  };
+  family("ffrecord_data_free_bytes", "Space for extents on a disk.",
+         [](const Disk& disk) { return disk.space().free_bytes; });
+  family("ffrecord_data_size_bytes", "Size of a disk.",
+         [](const Disk& disk) { return disk.space().size_bytes; });
+  family("ffrecord_data_extents", "Sealed extents on a disk.",
+         [](const Disk& disk) { return disk.totals().extent_count.load(); });
+  family("ffrecord_data_extent_bytes", "Bytes of sealed extents on a disk.",
+         [](const Disk& disk) { return disk.totals().size_bytes.load(); });
+  family("ffrecord_data_extents_bad", "Extents on a disk that failed their checksum.",
+         [](const Disk& disk) { return disk.totals().bad_count.load(); });
+  family("ffrecord_data_read_errors_total", "Reads that a disk failed.",
+         [](const Disk& disk) { return disk.reads().error_count(); });
+  family("ffrecord_data_slow_total", "Reads and writes that took a disk 2 s or more.",
+         [](const Disk& disk) { return disk.reads().slow_count(); });
+  page.Family(
+      "ffrecord_data_scrub_age_seconds",
+      "Time since the last complete pass of the scrubber over a disk, or since the first began.");
+  for (std::size_t i = 0; i < disks.size(); ++i) page.Row(labels[i], scrubbers[i]->age().count());
+}
+
+std::string Server::Impl::MetricsText() const {
+  // The disks, the names and the workers exist only once the daemon has started.
+  const bool is_open = state.load(std::memory_order_acquire) != State::kStarting;
+  MetricsPage page;
+  ShowDaemon(page, is_open);
+  ShowDisks(page, is_open);
+  if (is_open && cluster) ShowCluster(*cluster, page);
+  if (is_open && origins && !options.cluster->origins.reader.allowed.empty()) origins->Show(page);
+  std::vector<const MetricSet*> counters{&acceptor_metrics}, times{&acceptor_metrics.times};
+  if (is_open)
+    for (const auto& worker : metrics) {
+      counters.push_back(worker.get());
+      times.push_back(&worker->times);
+    }
+  page.Sums(counters);
+  if (is_open) page.Sums(read_ahead_metrics);
+  page.Sums(times);
+  return std::move(page).text();
 }
 
 // Only a client with a token may see which names there are.

@@ -365,7 +365,7 @@ void Worker::Add(std::unique_ptr<net::Endpoint> endpoint) {
   const std::uint64_t id = next_id_++;
   auto connection = std::make_unique<Connection>(connection_context_, id, std::move(endpoint));
   Connection& added = *connection;
-  const std::size_t transport = WorkerMetrics::TransportIndex(added.transport());
+  const Transport transport = TransportOf(added.transport());
   context_.metrics.connections[transport].Add();
   context_.metrics.connections_opened[transport].Add();
   connections_.emplace(id, Member{std::move(connection), -1, 0});
@@ -401,7 +401,7 @@ void Worker::Close(std::uint64_t id) {
                    connection.fault());
     context_.metrics.connection_faults.Add();
   }
-  context_.metrics.connections[WorkerMetrics::TransportIndex(connection.transport())].Remove();
+  context_.metrics.connections[TransportOf(connection.transport())].Remove();
   connections_.erase(found);
   context_.connection_count.Remove();
 }

@@ -391,4 +391,21 @@ OriginCache::Counts OriginCache::counts() const {
   return counts;
 }
 
+void OriginCache::Show(MetricsPage& page) const {
+  const Counts found = counts();
+  page.Value("ffrecord_origin_cached_bytes", "Extents of origins on the disks of the node.",
+             found.size_bytes);
+  page.Value("ffrecord_origin_fetched_total", "Extents fetched from their origin.",
+             found.fetched_count);
+  page.Value("ffrecord_origin_fetched_bytes_total", "Bytes of them.", found.fetched_bytes);
+  page.Value("ffrecord_origin_failed_total", "Fetches that have failed.", found.failed_count);
+  page.Value("ffrecord_origin_evicted_total", "Cached extents removed to make room.",
+             found.evicted_count);
+  page.Value("ffrecord_origin_damaged_total",
+             "Cached extents that readers found damaged, and that are fetched again.",
+             found.damaged_count);
+  page.Value("ffrecord_origin_wait_seconds", "How long the oldest fetch under way has lasted.",
+             std::chrono::duration_cast<std::chrono::seconds>(found.waiting).count());
+}
+
 }  // namespace ffrecord::server

@@ -15,6 +15,7 @@
 
 #include "libffrecord/base/clock.h"
 #include "server/service/cluster/task_threads.h"
+#include "server/service/metrics_page.h"
 #include "server/service/origin/cache_room.h"
 #include "server/service/origin/origin_reader.h"
 #include "server/storage/extent_store.h"
@@ -98,6 +99,7 @@ class OriginCache {
     std::string trouble;  // Error of the last fetch that has failed, if none has succeeded since.
   };
   Counts counts() const;
+  void Show(MetricsPage& page) const;
 
  private:
   // An extent of an origin, and what is known of it.

@@ -440,21 +440,20 @@ Result<void> BatchReads::SendDone(const Batch& batch, net::Endpoint& endpoint,
 
 void BatchReads::Measure(const Batch& batch, const net::BatchDone& done, std::string_view transport,
                          OutgoingPayload& payload) {
-  for (const net::EntryStatus status : batch.plan.statuses)
-    metrics_.entries[static_cast<std::size_t>(status)].Add();
-  metrics_.read_bytes[WorkerMetrics::TransportIndex(transport)].Add(done.size_bytes);
-  metrics_.read.queue.Observe(batch.started - batch.arrived);
+  for (const net::EntryStatus status : batch.plan.statuses) metrics_.entries[status].Add();
+  metrics_.read_bytes[TransportOf(transport)].Add(done.size_bytes);
+  metrics_.times.read_queue.Observe(batch.started - batch.arrived);
   // A batch that ended at its deadline may have stalled for longer than anything was read.
-  metrics_.read.disk.Observe(
+  metrics_.times.read_disk.Observe(
       std::max(batch.ended - batch.started - batch.stalled_time, Clock::duration{}));
-  metrics_.read.grant.Observe(batch.stalled_time);
+  metrics_.times.read_grant.Observe(batch.stalled_time);
   // Released when all payload before it has left.
   payload.Add(std::shared_ptr<const void>(nullptr,
-                                          [read = &metrics_.read, arrived = batch.arrived,
+                                          [times = &metrics_.times, arrived = batch.arrived,
                                            ended = batch.ended](const void*) {
                                             const auto now = Clock::now();
-                                            read->network.Observe(now - ended);
-                                            read->whole.Observe(now - arrived);
+                                            times->read_network.Observe(now - ended);
+                                            times->read_whole.Observe(now - arrived);
                                           }),
               0);
 }

@@ -33,7 +33,9 @@ std::uint64_t CostOf(std::uint32_t size_bytes) { return PagesUp(size_bytes); }
 }  // namespace
 
 ReadAhead::ReadAhead(std::uint64_t bytes_max, Metrics& metrics, Post post)
-    : bytes_max_(bytes_max), metrics_(metrics), post_(std::move(post)) {}
+    : bytes_max_(bytes_max), metrics_(metrics), post_(std::move(post)) {
+  metrics_.held_bytes_max.Set(bytes_max);
+}
 
 ReadAhead::~ReadAhead() { FFR_ASSERT(plans_.empty()); }
 

@@ -37,14 +37,25 @@ namespace ffrecord::server {
 // Thread-safe; has no thread. No call but Begin() waits for the disk.
 class ReadAhead {
  public:
-  struct Metrics {
-    Counter plans;         // Now.
-    Counter held_bytes;    // Now: read ahead, or being read, and not yet asked for.
-    Counter read_bytes;    // Read ahead, and of those, once they were asked for:
-    Counter hit_bytes;     // in memory,
-    Counter lost_bytes;    // or no more;
-    Counter unused_bytes;  // and those that nobody has asked for.
-    Counter late_bytes;    // Asked for before they were read ahead.
+  struct Metrics : MetricSet {
+    Counter plans{*this, "ffrecord_read_ahead_plans", "Epoch plans being followed."};
+    Counter held_bytes{*this, "ffrecord_read_ahead_held_bytes",
+                       "Bytes read ahead and not yet requested."};
+    Counter held_bytes_max{*this, "ffrecord_read_ahead_held_bytes_max",
+                           "Limit of bytes held by read-ahead."};
+    Counter read_bytes{*this, "ffrecord_read_ahead_bytes_total", "Bytes read ahead."};
+    Counter hit_bytes = Outcome("hit");
+    Counter late_bytes = Outcome("late");
+    Counter lost_bytes = Outcome("lost");
+    Counter unused_bytes = Outcome("unused");
+
+   private:
+    Counter Outcome(const char* outcome) {
+      return {*this, "ffrecord_read_ahead_outcome_bytes_total",
+              "Planned bytes by outcome: hit (in memory when requested), late (requested before "
+              "they arrived), lost (dropped by the kernel before the request), unused.",
+              Label("outcome", outcome)};
+    }
   };
 
   // Ends its plan when it goes. Outlived by the ReadAhead.

@@ -73,7 +73,7 @@ TEST_F(NodeExtentsTest, WhatIsHereIsWrittenAgainWithoutAnError) {
 
   EXPECT_TRUE(again) << again.error().message;
   ExpectWhole();
-  EXPECT_EQ(extents_->healed_count(), 0U);
+  EXPECT_EQ(extents_->healed().value(), 0U);
 }
 
 TEST_F(NodeExtentsTest, OtherBytesUnderTheSameIdAreRefused) {
@@ -112,7 +112,7 @@ TEST_F(NodeExtentsTest, AReplicaThatWasFoundDamagedIsReplaced) {
 
   ASSERT_TRUE(written) << written.error().message;
   ExpectWhole();
-  EXPECT_EQ(extents_->healed_count(), 1U);
+  EXPECT_EQ(extents_->healed().value(), 1U);
 }
 
 TEST_F(NodeExtentsTest, ATwentiethOfASmallDiskIsLeftFreeAnd256MiBOfALargeOne) {

@@ -49,8 +49,7 @@ class StripeReadsTest : public testing::Test {
   // Once it has ended, and can be waited for again.
   void AwaitEnd(std::uint64_t brought, std::uint64_t failed) {
     EXPECT_TRUE(Eventually([&] {
-      const auto counts = reads_->counts();
-      return counts.brought_count == brought && counts.failed_count == failed;
+      return reads_->brought().value() == brought && reads_->failed().value() == failed;
     }));
     may_end_ = {};
     is_released_ = false;
