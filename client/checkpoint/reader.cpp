@@ -5,6 +5,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include <ffrecord/checkpoint_dtype.h>
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/box_runs.h"
@@ -15,7 +16,6 @@
 #include "client/checkpoint/target.h"
 #include "client/checkpoint/verified.h"
 #include "libffrecord/base/linear_digest.h"
-#include "libffrecord/format/checkpoint_dtype.h"
 
 namespace ffrecord::client {
 namespace {

@@ -4,9 +4,10 @@
 #include <cstring>
 #include <utility>
 
+#include <ffrecord/checkpoint_dtype.h>
+
 #include "libffrecord/base/align.h"
 #include "libffrecord/base/assert.h"
-#include "libffrecord/format/checkpoint_dtype.h"
 
 namespace ffrecord::client {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "libffrecord/format/checkpoint_dtype.h"
+#include <ffrecord/checkpoint_dtype.h>
 
 namespace ffrecord::client {
 namespace {

@@ -5,8 +5,9 @@
 #include <atomic>
 #include <cstddef>
 
+#include <ffrecord/checkpoint_dtype.h>
+
 #include "libffrecord/base/linear_digest.h"
-#include "libffrecord/format/checkpoint_dtype.h"
 #include "libffrecord/format/checkpoint_manifest.h"
 
 namespace ffrecord::client {

@@ -363,12 +363,12 @@ Algorithm CollectiveEngine::Impl::AlgorithmFor(Collective collective, std::uint6
     const std::lock_guard lock(mutex);
     return std::pair(ChunkSizeLocked(), tuning.algorithm);
   }();
-  if (tuned && collective == Collective::kAllReduce && type < ReduceType::kBytes &&
+  if (tuned && collective == Collective::kAllReduce && IsNumber(type) &&
       std::min(count, kCountMax) * SizeOf(type) >= kTunedSizeMin)
     return *tuned;
   if (options.algorithm)
     return IsOffered(collective, *options.algorithm) ? *options.algorithm : Algorithm::kRing;
-  if (world_size == 1 || type > ReduceType::kBytes) return Algorithm::kRing;
+  if (world_size == 1 || FindTraits(type) == nullptr) return Algorithm::kRing;
   const std::uint64_t size_bytes = std::min(count, kCountMax) * SizeOf(type);
   if (collective == Collective::kBroadcast)
     return CheapestBroadcast(world_size, size_bytes, chunk_size_bytes, cost.link);
@@ -393,19 +393,19 @@ std::uint64_t CollectiveEngine::Impl::ChunkSizeLocked(const Plan& plan, ReduceTy
 Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan, void* data,
                                                                ReduceType type, ReduceOp op) {
   AssertNotForked();
-  if (type > ReduceType::kBytes || static_cast<std::size_t>(op) >= kReduceOpCount)
+  if (FindTraits(type) == nullptr || FindTraits(op) == nullptr)
     return Refused("no such type or operation");
-  if (type == ReduceType::kBytes && plan.collective <= Collective::kReduceScatter)
+  if (!IsNumber(type) && IsReduction(plan.collective))
     return Refused("bytes cannot be reduced; pass a numeric type");
   if (data == nullptr && plan.count > 0) return Refused("a collective needs an array");
   if (plan.count > kCountMax)
     return Refused("a collective of " + std::to_string(plan.count) +
                    " elements; the limit is 2^44");
-  if (plan.collective <= Collective::kReduceScatter && !IsOffered(type, op))
+  if (IsReduction(plan.collective) && !IsOffered(type, op))
     return Refused(op == ReduceOp::kAverage
                        ? "integers have no average; sum them and divide"
-                       : "a " + std::string(NameOf(op)) + " is of integers, not of " +
-                             std::string(NameOf(type)));
+                       : "a " + std::string(FindTraits(op)->label) + " is of integers, not of " +
+                             std::string(FindTraits(type)->label));
   const std::lock_guard lock(mutex);
   if (closed) return *closed;
   if (!is_connected) return Refused("this rank has not joined its group: call Connect() first");

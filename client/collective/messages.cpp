@@ -1,5 +1,6 @@
 #include "client/collective/messages.h"
 
+#include "client/collective/reduce.h"
 #include "client/collective/wire.h"
 #include "libffrecord/net/protocol/fields.h"
 
@@ -50,8 +51,8 @@ Result<CollectiveData> CollectiveData::Decode(std::span<const std::byte> body) {
   CollectiveData data;
   if (!DecodeFields(body, data.sequence, data.count, data.first, data.payload_check, data.step,
                     data.type, data.op, data.collective, data.algorithm, data.root, data.shift) ||
-      data.shift < kWireShiftMin || data.shift > kWireShiftMax || data.type > ReduceType::kBytes ||
-      static_cast<std::size_t>(data.op) >= kReduceOpCount ||
+      data.shift < kWireShiftMin || data.shift > kWireShiftMax ||
+      FindTraits(data.type) == nullptr || FindTraits(data.op) == nullptr ||
       !IsOffered(data.collective, data.algorithm))
     return MalformedBody("COLLECTIVE_DATA");
   return data;

@@ -19,9 +19,10 @@ constexpr std::size_t kActiveMax = 64;
 std::byte* Operation::At(std::uint64_t element) const { return data + element * SizeOf(type); }
 
 std::string Operation::Describe() const {
-  const std::string of = " of " + std::to_string(plan.count) + " " + std::string(NameOf(type));
+  const std::string of =
+      " of " + std::to_string(plan.count) + " " + std::string(FindTraits(type)->label);
   const std::string number = std::to_string(sequence);
-  const std::string reduced = number + " (" + std::string(NameOf(op)) + of + ")";
+  const std::string reduced = number + " (" + std::string(FindTraits(op)->label) + of + ")";
   const std::string moved = number + " (" + of.substr(4) + ")";
   switch (plan.collective) {
     case Collective::kAllReduce:

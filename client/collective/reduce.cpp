@@ -2,6 +2,7 @@
 
 #include "client/collective/reduce.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
@@ -14,6 +15,28 @@
 
 namespace ffrecord::client {
 namespace {
+
+using Kind = ReduceTypeTraits::Kind;
+
+constexpr std::array<ReduceTypeTraits, 7> kTypes{{
+    {ReduceType::kF32, "float32", "f32", 4, Kind::kReal},
+    {ReduceType::kF64, "float64", "f64", 8, Kind::kReal},
+    {ReduceType::kF16, "float16", "f16", 2, Kind::kReal},
+    {ReduceType::kBf16, "bfloat16", "bf16", 2, Kind::kReal},
+    {ReduceType::kI32, "int32", "i32", 4, Kind::kInteger},
+    {ReduceType::kI64, "int64", "i64", 8, Kind::kInteger},
+    {ReduceType::kBytes, "bytes", "bytes", 1, Kind::kBytes},
+}};
+constexpr std::array<ReduceOpTraits, 8> kOps{{
+    {ReduceOp::kSum, "sum", "sum", true, true},
+    {ReduceOp::kAverage, "average", "average", true, false},
+    {ReduceOp::kMin, "min", "minimum", true, true},
+    {ReduceOp::kMax, "max", "maximum", true, true},
+    {ReduceOp::kProduct, "product", "product", true, true},
+    {ReduceOp::kBitAnd, "bit_and", "bitwise and", false, true},
+    {ReduceOp::kBitOr, "bit_or", "bitwise or", false, true},
+    {ReduceOp::kBitXor, "bit_xor", "bitwise exclusive or", false, true},
+}};
 
 // --- How an element is loaded into the type that is computed with, and stored -------------------
 
@@ -142,29 +165,36 @@ void ReduceElements(ReduceOp op, std::uint64_t count, const std::byte* incoming,
 
 }  // namespace
 
+std::span<const ReduceTypeTraits> ReduceTypes() noexcept { return kTypes; }
+std::span<const ReduceOpTraits> ReduceOps() noexcept { return kOps; }
+
+const ReduceTypeTraits* FindTraits(ReduceType type) noexcept {
+  const auto* const found = std::ranges::find(kTypes, type, &ReduceTypeTraits::type);
+  return found == kTypes.end() ? nullptr : found;
+}
+
+const ReduceOpTraits* FindTraits(ReduceOp op) noexcept {
+  const auto* const found = std::ranges::find(kOps, op, &ReduceOpTraits::op);
+  return found == kOps.end() ? nullptr : found;
+}
+
 std::size_t SizeOf(ReduceType type) {
-  constexpr std::array<std::size_t, 7> kSizes{4, 8, 2, 2, 4, 8, 1};
-  return kSizes.at(static_cast<std::size_t>(type));
-}
-
-std::string_view NameOf(ReduceType type) {
-  constexpr std::array<std::string_view, 7> kNames{"f32", "f64", "f16",  "bf16",
-                                                   "i32", "i64", "bytes"};
-  return kNames.at(static_cast<std::size_t>(type));
-}
-
-std::string_view NameOf(ReduceOp op) {
-  constexpr std::array<std::string_view, kReduceOpCount> kNames{
-      "sum",     "average",     "minimum",    "maximum",
-      "product", "bitwise and", "bitwise or", "bitwise exclusive or"};
-  return kNames.at(static_cast<std::size_t>(op));
+  const ReduceTypeTraits* const traits = FindTraits(type);
+  FFR_ASSERT(traits != nullptr);
+  return traits->size_bytes;
 }
 
 bool IsOffered(ReduceType type, ReduceOp op) {
-  const bool is_integer = type == ReduceType::kI32 || type == ReduceType::kI64;
-  if (op == ReduceOp::kAverage) return !is_integer && type != ReduceType::kBytes;
-  if (op >= ReduceOp::kBitAnd) return is_integer;
-  return type != ReduceType::kBytes;
+  const ReduceOpTraits& traits = *FindTraits(op);
+  switch (FindTraits(type)->kind) {
+    case Kind::kReal:
+      return traits.is_of_reals;
+    case Kind::kInteger:
+      return traits.is_of_integers;
+    case Kind::kBytes:
+      break;
+  }
+  return false;
 }
 
 void Reduce(ReduceType type, ReduceOp op, std::uint64_t count, const std::byte* incoming,

@@ -8,9 +8,18 @@
 
 namespace ffrecord::client {
 
+// Null if there is no such type or operation: a peer may send any value.
+const ReduceTypeTraits* FindTraits(ReduceType type) noexcept;
+const ReduceOpTraits* FindTraits(ReduceOp op) noexcept;
+
+// This function and those below require that the type and the operation exist.
 std::size_t SizeOf(ReduceType type);
-std::string_view NameOf(ReduceType type);
-std::string_view NameOf(ReduceOp op);
+
+// Whether elements of that type can be combined at all.
+inline bool IsNumber(ReduceType type) noexcept {
+  const ReduceTypeTraits* const traits = FindTraits(type);
+  return traits != nullptr && traits->kind != ReduceTypeTraits::Kind::kBytes;
+}
 
 // Whether elements of that type can be combined by that operation.
 bool IsOffered(ReduceType type, ReduceOp op);

@@ -13,7 +13,18 @@ namespace ffrecord::client {
 // Which rank sends which part of an array to which rank when, in each collective by each algorithm.
 // Pure arithmetic; protocol.md, "Collectives", says the same in words.
 
-enum class Collective : std::uint8_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast };
+// The values travel between ranks.
+enum class Collective : std::uint8_t {
+  kAllReduce = 0,
+  kReduceScatter = 1,
+  kAllGather = 2,
+  kBroadcast = 3,
+};
+
+// Whether it combines elements; others only move them.
+constexpr bool IsReduction(Collective collective) {
+  return collective == Collective::kAllReduce || collective == Collective::kReduceScatter;
+}
 
 // Elements [begin, end) of an array.
 struct Range {

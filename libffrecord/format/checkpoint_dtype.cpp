@@ -1,4 +1,4 @@
-#include "libffrecord/format/checkpoint_dtype.h"
+#include <ffrecord/checkpoint_dtype.h>
 
 #include <algorithm>
 #include <array>
@@ -51,21 +51,22 @@ constexpr std::array<CheckpointDtype, 41> kDtypes{{
     {41, "bits4x2", 1},
 }};
 
-template <class Predicate>
-std::optional<CheckpointDtype> Find(Predicate predicate) noexcept {
-  const auto* found = std::find_if(kDtypes.begin(), kDtypes.end(), predicate);
-  if (found == kDtypes.end()) return std::nullopt;
-  return *found;
+template <class Key>
+const CheckpointDtype* Find(Key CheckpointDtype::*member, Key key) noexcept {
+  const auto* const found = std::ranges::find(kDtypes, key, member);
+  return found == kDtypes.end() ? nullptr : found;
 }
 
 }  // namespace
 
-std::optional<CheckpointDtype> CheckpointDtypeOf(std::string_view name) noexcept {
-  return Find([&](const CheckpointDtype& dtype) { return dtype.name == name; });
+std::span<const CheckpointDtype> CheckpointDtypes() noexcept { return kDtypes; }
+
+const CheckpointDtype* CheckpointDtypeOf(std::string_view name) noexcept {
+  return Find(&CheckpointDtype::name, name);
 }
 
-std::optional<CheckpointDtype> CheckpointDtypeOf(std::uint8_t code) noexcept {
-  return Find([&](const CheckpointDtype& dtype) { return dtype.code == code; });
+const CheckpointDtype* CheckpointDtypeOf(std::uint8_t code) noexcept {
+  return Find(&CheckpointDtype::code, code);
 }
 
 }  // namespace ffrecord

@@ -4,10 +4,11 @@
 #include <string_view>
 #include <tuple>
 
+#include <ffrecord/checkpoint_dtype.h>
+
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/utf8.h"
-#include "libffrecord/format/checkpoint_dtype.h"
 #include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord {
@@ -97,7 +98,7 @@ std::size_t EncodedSizeMax(const PartManifest& part) {
 
 void EncodeBox(ByteWriter& writer, const StoredBox& box) {
   const auto dtype = CheckpointDtypeOf(box.dtype);
-  FFR_ASSERT(dtype.has_value());
+  FFR_ASSERT(dtype != nullptr);
   FFR_ASSERT(box.key.size() <= kCheckpointKeySizeMax);
   FFR_ASSERT(box.shape.size() == box.offset.size());
   FFR_ASSERT(box.shape.size() == box.extent.size());

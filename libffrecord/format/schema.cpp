@@ -20,32 +20,23 @@ constexpr std::uint64_t kWidthBytesMax = std::uint64_t{1} << 20;
 constexpr std::size_t kColumnHeaderSizeBytes = 4;
 constexpr std::size_t kSizePrefixBytes = 4;  // Precedes each variable column but the last.
 
-// Size of one number, 0 for a variable type, -1 if there is no such type.
-int ElementSizeBytes(ColumnType type) {
-  switch (type) {
-    case ColumnType::kBool:
-    case ColumnType::kU8:
-    case ColumnType::kI8:
-      return 1;
-    case ColumnType::kU16:
-    case ColumnType::kI16:
-    case ColumnType::kF16:
-    case ColumnType::kBf16:
-      return 2;
-    case ColumnType::kU32:
-    case ColumnType::kI32:
-    case ColumnType::kF32:
-      return 4;
-    case ColumnType::kU64:
-    case ColumnType::kI64:
-    case ColumnType::kF64:
-      return 8;
-    case ColumnType::kBytes:
-    case ColumnType::kUtf8:
-      return 0;
-  }
-  return -1;
-}
+constexpr std::array<ColumnTypeTraits, 15> kColumnTypes{{
+    {ColumnType::kBool, "bool", 1},
+    {ColumnType::kU8, "u8", 1},
+    {ColumnType::kI8, "i8", 1},
+    {ColumnType::kU16, "u16", 2},
+    {ColumnType::kI16, "i16", 2},
+    {ColumnType::kU32, "u32", 4},
+    {ColumnType::kI32, "i32", 4},
+    {ColumnType::kU64, "u64", 8},
+    {ColumnType::kI64, "i64", 8},
+    {ColumnType::kF16, "f16", 2},
+    {ColumnType::kBf16, "bf16", 2},
+    {ColumnType::kF32, "f32", 4},
+    {ColumnType::kF64, "f64", 8},
+    {ColumnType::kBytes, "bytes", 0},
+    {ColumnType::kUtf8, "utf8", 0},
+}};
 
 bool IsUtf8WithoutNul(std::string_view text) {
   return IsWellFormedUtf8(text) && text.find('\0') == std::string_view::npos;
@@ -58,18 +49,18 @@ Error Corrupt(const std::string& found) { return {ErrorCode::kCorruption, found}
 
 // Size of one value of `column`; 0 for a variable one.
 Result<std::uint64_t> WidthBytes(const Column& column) {
-  const int element_size = ElementSizeBytes(column.type);
-  if (element_size < 0)
+  const ColumnTypeTraits* const traits = FindTraits(column.type);
+  if (traits == nullptr)
     return Invalid("column '" + column.name + "' has the unknown type " +
                    std::to_string(static_cast<int>(column.type)));
-  if (element_size == 0) {
+  if (traits->size_bytes == 0) {
     if (!column.shape.empty())
       return Invalid("column '" + column.name + "' is of variable size and has a shape");
     return std::uint64_t{0};
   }
   if (column.shape.size() > kDimensionCountMax)
     return Invalid("column '" + column.name + "' has more than 32 dimensions");
-  auto width = static_cast<std::uint64_t>(element_size);
+  std::uint64_t width = traits->size_bytes;
   for (const std::uint64_t extent : column.shape) {
     if (extent == 0) return Invalid("column '" + column.name + "' has a dimension of 0");
     if (extent > kWidthBytesMax / width)
@@ -81,6 +72,13 @@ Result<std::uint64_t> WidthBytes(const Column& column) {
 }
 
 }  // namespace
+
+std::span<const ColumnTypeTraits> ColumnTypes() noexcept { return kColumnTypes; }
+
+const ColumnTypeTraits* FindTraits(ColumnType type) noexcept {
+  const auto* const found = std::ranges::find(kColumnTypes, type, &ColumnTypeTraits::type);
+  return found == kColumnTypes.end() ? nullptr : found;
+}
 
 Result<Schema> Schema::Make(std::vector<Column> columns) {
   if (columns.size() > kColumnCountMax)

@@ -774,6 +774,9 @@ def take_turn() -> int:
 def forget_where_runs_go_on() -> None:
     """Forget what this process has loaded and saved, as a new process has."""
 
+def checkpoint_item_sizes() -> dict[str, int]:
+    """The element types of format.md and their sizes in bytes."""
+
 def content_digests(slices: list[tuple[Any, ...]]) -> bytes:
     """16 bytes for each slice, which are as those of a save."""
 

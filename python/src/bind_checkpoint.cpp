@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <ffrecord/checkpoint_dtype.h>
 #include <ffrecord/client/checkpoint.h>
 
 #include "python/src/bind.h"
@@ -462,6 +463,12 @@ void BindCheckpoint(py::module_& module) {
       .def_property_readonly("attempt", &CheckpointShards::attempt)
       .def("write", &WriteShard, py::arg("rank"), py::arg("slices"))
       .def("commit", &CommitShards, py::arg("shards"), py::arg("structure"));
+  module.def("checkpoint_item_sizes", [] {
+    py::dict sizes;
+    for (const CheckpointDtype& dtype : CheckpointDtypes())
+      sizes[py::str(dtype.name)] = dtype.size_bytes;
+    return sizes;
+  });
   module.def("all_gather_results", &GatherResults, py::arg("group"), py::arg("mine"),
              py::arg("failed"));
   module.def("tensor_digest", &DigestOfMemory, py::arg("address"), py::arg("size_bytes"),

@@ -21,24 +21,6 @@ using client::CollectiveEngine;
 using client::ReduceOp;
 using client::ReduceType;
 
-constexpr std::array<std::pair<std::string_view, ReduceType>, 7> kTypes{
-    {{"float32", ReduceType::kF32},
-     {"float64", ReduceType::kF64},
-     {"float16", ReduceType::kF16},
-     {"bfloat16", ReduceType::kBf16},
-     {"int32", ReduceType::kI32},
-     {"int64", ReduceType::kI64},
-     {"bytes", ReduceType::kBytes}}};
-constexpr std::array<std::pair<std::string_view, ReduceOp>, client::kReduceOpCount> kOps{
-    {{"sum", ReduceOp::kSum},
-     {"average", ReduceOp::kAverage},
-     {"min", ReduceOp::kMin},
-     {"max", ReduceOp::kMax},
-     {"product", ReduceOp::kProduct},
-     {"bit_and", ReduceOp::kBitAnd},
-     {"bit_or", ReduceOp::kBitOr},
-     {"bit_xor", ReduceOp::kBitXor}}};
-
 constexpr std::array<std::pair<std::string_view, Algorithm>, 5> kAlgorithms{
     {{"ring", Algorithm::kRing},
      {"halving_doubling", Algorithm::kHalvingDoubling},
@@ -52,14 +34,27 @@ constexpr std::array<std::pair<std::string_view, client::WireType>, 3> kWires{
 constexpr std::array<std::pair<std::string_view, client::GroupTransport>, 2> kTransports{
     {{"tcp", client::GroupTransport::kTcp}, {"rdma", client::GroupTransport::kRdma}}};
 
+[[noreturn]] void RaiseUnknown(std::string_view name, const char* what) {
+  Raise({ErrorCode::kInvalidArgument, "no " + std::string(what) + " '" + std::string(name) + "'"});
+}
+
 template <class Table>
 auto Named(const Table& table, std::string_view name, const char* what) {
-  const auto* const found = std::find_if(table.begin(), table.end(),
-                                         [&](const auto& entry) { return entry.first == name; });
-  if (found == table.end())
-    Raise(
-        {ErrorCode::kInvalidArgument, "no " + std::string(what) + " '" + std::string(name) + "'"});
-  return found->second;
+  for (const auto& [known, value] : table)
+    if (known == name) return value;
+  RaiseUnknown(name, what);
+}
+
+ReduceType TypeNamed(std::string_view name) {
+  for (const auto& traits : client::ReduceTypes())
+    if (traits.name == name) return traits.type;
+  RaiseUnknown(name, "element type");
+}
+
+ReduceOp OpNamed(std::string_view name) {
+  for (const auto& traits : client::ReduceOps())
+    if (traits.name == name) return traits.op;
+  RaiseUnknown(name, "operation");
 }
 
 // The exception that Raise() would raise, as a value; None for success.
@@ -88,34 +83,30 @@ void BindOperations(py::class_<CollectiveEngine>& engine_class) {
           "all_reduce",
           [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t count,
              std::string_view dtype, std::string_view op) {
-            return ValueOrRaise(engine.AllReduce(At(address), count,
-                                                 Named(kTypes, dtype, "element type"),
-                                                 Named(kOps, op, "operation")));
+            return ValueOrRaise(
+                engine.AllReduce(At(address), count, TypeNamed(dtype), OpNamed(op)));
           },
           py::arg("address"), py::arg("count"), py::arg("dtype"), py::arg("op"))
       .def(
           "reduce_scatter",
           [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t count,
              std::string_view dtype, std::string_view op) {
-            return ValueOrRaise(engine.ReduceScatter(At(address), count,
-                                                     Named(kTypes, dtype, "element type"),
-                                                     Named(kOps, op, "operation")));
+            return ValueOrRaise(
+                engine.ReduceScatter(At(address), count, TypeNamed(dtype), OpNamed(op)));
           },
           py::arg("address"), py::arg("count"), py::arg("dtype"), py::arg("op"))
       .def(
           "all_gather",
           [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t count,
              std::string_view dtype) {
-            return ValueOrRaise(
-                engine.AllGather(At(address), count, Named(kTypes, dtype, "element type")));
+            return ValueOrRaise(engine.AllGather(At(address), count, TypeNamed(dtype)));
           },
           py::arg("address"), py::arg("count"), py::arg("dtype"))
       .def(
           "broadcast",
           [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t count,
              std::string_view dtype, std::uint32_t root) {
-            return ValueOrRaise(
-                engine.Broadcast(At(address), count, Named(kTypes, dtype, "element type"), root));
+            return ValueOrRaise(engine.Broadcast(At(address), count, TypeNamed(dtype), root));
           },
           py::arg("address"), py::arg("count"), py::arg("dtype"), py::arg("root"))
       .def("barrier", [](CollectiveEngine& engine) { return ValueOrRaise(engine.Barrier()); });

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ffrecord/export.h>
@@ -29,6 +30,16 @@ enum class ColumnType : std::uint8_t {
   kBytes = 32,  // Any bytes, of any size.
   kUtf8 = 33,   // UTF-8 text, of any size.
 };
+
+struct ColumnTypeTraits {
+  ColumnType type;
+  std::string_view name;
+  std::uint8_t size_bytes;  // Size of one number; 0 if values have any size.
+};
+// All types.
+FFR_EXPORT std::span<const ColumnTypeTraits> ColumnTypes() noexcept;
+// Null if there is no such type.
+FFR_EXPORT const ColumnTypeTraits* FindTraits(ColumnType type) noexcept;
 
 // One column: a fixed-width tensor of numbers, or bytes of any size.
 struct Column {

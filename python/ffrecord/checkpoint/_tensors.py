@@ -7,39 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord import _ffrecord
 from ffrecord.checkpoint._values import Kind
 
 # Element types of format.md and their sizes in bytes.
-ITEM_SIZES = {
-    "bool": 1,
-    "uint8": 1,
-    "int8": 1,
-    "uint16": 2,
-    "int16": 2,
-    "uint32": 4,
-    "int32": 4,
-    "uint64": 8,
-    "int64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "complex32": 4,
-    "complex64": 8,
-    "complex128": 16,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2fnuz": 1,
-    "float8_e8m0fnu": 1,
-    "float4_e2m1fn_x2": 1,
-    **dict.fromkeys([f"{sign}int{bits}" for sign in ("u", "") for bits in range(1, 8)], 1),
-    "bits8": 1,
-    "bits16": 2,
-    "bits1x8": 1,
-    "bits2x4": 1,
-    "bits4x2": 1,
-}
+ITEM_SIZES = _ffrecord.checkpoint_item_sizes()
 
 # Types that may become each other where a load is asked to convert.
 _FRACTIONS = frozenset(

@@ -157,13 +157,11 @@ TEST(ReduceTest, OnlyIntegersHaveBits) {
 
 TEST(ReduceTest, ALongArrayGivesTheBitsOfItsSingleElements) {
   std::mt19937 random(test::Seed());
-  for (const ReduceType type : {ReduceType::kF32, ReduceType::kF64, ReduceType::kF16,
-                                ReduceType::kBf16, ReduceType::kI32, ReduceType::kI64}) {
-    for (std::size_t which = 0; which < kReduceOpCount; ++which) {
-      const auto op = static_cast<ReduceOp>(which);
+  for (const ReduceTypeTraits& of_type : ReduceTypes()) {
+    for (const ReduceOpTraits& of_op : ReduceOps()) {
+      const auto [type, op, size] = std::tuple(of_type.type, of_op.op, of_type.size_bytes);
       if (!IsOffered(type, op)) continue;
       constexpr std::size_t kCount = 1'037;
-      const std::size_t size = SizeOf(type);
       std::vector<std::byte> incoming(kCount * size);
       std::vector<std::byte> local(kCount * size);
       for (std::byte& byte : incoming) byte = static_cast<std::byte>(random());
@@ -174,7 +172,7 @@ TEST(ReduceTest, ALongArrayGivesTheBitsOfItsSingleElements) {
       for (std::size_t i = 0; i < kCount; ++i)
         Reduce(type, op, 1, incoming.data() + i * size, one_by_one.data() + i * size);
 
-      ASSERT_EQ(local, one_by_one) << NameOf(type) << " " << NameOf(op);
+      ASSERT_EQ(local, one_by_one) << of_type.name << " " << of_op.name;
     }
   }
 }

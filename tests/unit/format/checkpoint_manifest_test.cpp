@@ -11,8 +11,9 @@
 #include <random>
 #include <string>
 
+#include <ffrecord/checkpoint_dtype.h>
+
 #include "libffrecord/base/hex.h"
-#include "libffrecord/format/checkpoint_dtype.h"
 #include "libffrecord/format/checkpoint_segment.h"
 #include "seed.h"
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ffrecord/export.h>
@@ -14,26 +15,43 @@
 
 namespace ffrecord::client {
 
+// The values of these two travel between ranks.
 enum class ReduceType : std::uint8_t {
-  kF32,
-  kF64,
-  kF16,
-  kBf16,
-  kI32,
-  kI64,
-  kBytes,  // Moved only: all-gathered or broadcast.
+  kF32 = 0,
+  kF64 = 1,
+  kF16 = 2,
+  kBf16 = 3,
+  kI32 = 4,
+  kI64 = 5,
+  kBytes = 6,  // Moved only: all-gathered or broadcast.
 };
 enum class ReduceOp : std::uint8_t {
-  kSum,
-  kAverage,
-  kMin,
-  kMax,
-  kProduct,
-  kBitAnd,  // This one and those below: integers only.
-  kBitOr,
-  kBitXor,
+  kSum = 0,
+  kAverage = 1,
+  kMin = 2,
+  kMax = 3,
+  kProduct = 4,
+  kBitAnd = 5,
+  kBitOr = 6,
+  kBitXor = 7,
 };
-inline constexpr std::size_t kReduceOpCount = 8;
+
+struct ReduceTypeTraits {
+  ReduceType type;
+  std::string_view name;   // As NumPy and torch call it.
+  std::string_view label;  // In messages.
+  std::size_t size_bytes;
+  enum class Kind : std::uint8_t { kReal, kInteger, kBytes } kind;
+};
+struct ReduceOpTraits {
+  ReduceOp op;
+  std::string_view name;
+  std::string_view label;  // In messages.
+  bool is_of_reals, is_of_integers;
+};
+// All types, and all operations.
+FFR_EXPORT std::span<const ReduceTypeTraits> ReduceTypes() noexcept;
+FFR_EXPORT std::span<const ReduceOpTraits> ReduceOps() noexcept;
 
 // Algorithm of an all-reduce of S bytes over n ranks. The comments give its time, with latency a
 // and time b per byte.
