@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,8 +23,8 @@
 namespace ffrecord::test {
 
 // An S3 server in this process with one bucket, "bucket", whose objects can be read, whole or in
-// ranges, listed, and made, at once or in parts. It checks no signatures. Each object has an ETag;
-// If-Match and If-None-Match are heeded.
+// ranges, listed, made, at once or in parts, and deleted. It checks no signatures. Each object has
+// an ETag; If-Match and If-None-Match are heeded.
 class FakeBucket {
  public:
   explicit FakeBucket(std::map<std::string, std::string> objects) : objects_(std::move(objects)) {
@@ -33,11 +34,16 @@ class FakeBucket {
       if (refusal_ != 0) {
         reply.status = refusal_;
       } else if (request.has_param("list-type")) {
-        reply.set_content(List(request.get_param_value("prefix")), "application/xml");
+        reply.set_content(
+            List(request.get_param_value("prefix"), request.get_param_value("delimiter")),
+            "application/xml");
+      } else if (request.has_param("uploads")) {  // Nobody takes up what another has begun.
+        reply.set_content("<ListMultipartUploadsResult></ListMultipartUploadsResult>",
+                          "application/xml");
       } else if (found == objects_.end()) {
         reply.status = 404;
       } else {
-        const std::string etag = '"' + std::to_string(Xxh3(AsBytes(found->second))) + '"';
+        const std::string etag = EtagOf(found->second);
         const std::string wanted = request.get_header_value("If-Match");
         reply.set_header("ETag", etag);
         if (wanted.empty() || wanted == etag)
@@ -49,7 +55,7 @@ class FakeBucket {
     server_.Put("/bucket/(.*)", [this](const httplib::Request& request, httplib::Response& reply) {
       const std::lock_guard lock(mutex_);
       ++write_count_;
-      reply.set_header("ETag", '"' + std::to_string(Xxh3(AsBytes(request.body))) + '"');
+      reply.set_header("ETag", EtagOf(request.body));
       if (!request.has_param("uploadId")) return Take(request, request.body, reply);
       parts_[request.get_param_value("uploadId")]
             [std::stoi(request.get_param_value("partNumber"))] = request.body;
@@ -73,7 +79,10 @@ class FakeBucket {
     server_.Delete("/bucket/(.*)",
                    [this](const httplib::Request& request, httplib::Response& reply) {
                      const std::lock_guard lock(mutex_);
-                     parts_.erase(request.get_param_value("uploadId"));
+                     if (request.has_param("uploadId"))
+                       parts_.erase(request.get_param_value("uploadId"));
+                     else
+                       objects_.erase(request.matches[1]);
                      reply.status = 204;
                    });
     server_.set_payload_max_length(std::size_t{1} << 30);
@@ -126,20 +135,36 @@ class FakeBucket {
   }
 
  private:
-  // Makes the object, unless there is one and the request says that there shall be none.
+  static std::string EtagOf(const std::string& bytes) {
+    return '"' + std::to_string(Xxh3(AsBytes(bytes))) + '"';
+  }
+  // Makes the object, unless there is one and the request says that there shall be none, or not the
+  // one that it says that there is.
   void Take(const httplib::Request& request, std::string bytes, httplib::Response& reply) {
     const std::string key = request.matches[1];
-    if (request.get_header_value("If-None-Match") == "*" && objects_.contains(key))
+    const auto found = objects_.find(key);
+    const std::string replaced = request.get_header_value("If-Match");
+    if (found == objects_.end() ? !replaced.empty()
+                                : request.get_header_value("If-None-Match") == "*" ||
+                                      (!replaced.empty() && replaced != EtagOf(found->second)))
       reply.status = 412;
     else
       objects_[key] = std::move(bytes);
   }
-  std::string List(const std::string& prefix) const {
+  std::string List(const std::string& prefix, const std::string& delimiter) const {
     std::string list = "<ListBucketResult>";
-    for (const auto& [key, bytes] : objects_)
-      if (key.starts_with(prefix))
+    std::set<std::string> folders;
+    for (const auto& [key, bytes] : objects_) {
+      if (!key.starts_with(prefix)) continue;
+      const auto end = delimiter.empty() ? key.npos : key.find(delimiter, prefix.size());
+      if (end != key.npos)
+        folders.insert(key.substr(0, end + 1));
+      else
         list += "<Contents><Key>" + key + "</Key><Size>" + std::to_string(bytes.size()) +
-                "</Size></Contents>";
+                "</Size><ETag>" + EtagOf(bytes) + "</ETag></Contents>";
+    }
+    for (const std::string& folder : folders)
+      list += "<CommonPrefixes><Prefix>" + folder + "</Prefix></CommonPrefixes>";
     return list + "</ListBucketResult>";
   }
 
