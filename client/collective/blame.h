@@ -8,7 +8,7 @@
 #include <ffrecord/result.h>
 
 #include "client/collective/exchange_steps.h"
-#include "client/collective/messages.h"
+#include "client/collective/group_messages.h"
 #include "client/collective/operations.h"
 #include "client/collective/peer_streams.h"
 

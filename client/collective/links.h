@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "client/collective/group_messages.h"
 #include "client/collective/machines.h"
-#include "client/collective/messages.h"
 #include "client/collective/shared_ring.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"

@@ -12,8 +12,8 @@
 
 #include <ffrecord/result.h>
 
+#include "client/collective/group_messages.h"
 #include "client/collective/links.h"
-#include "client/collective/messages.h"
 #include "libffrecord/net/transport/endpoint.h"
 
 namespace ffrecord::client {

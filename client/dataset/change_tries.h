@@ -5,7 +5,7 @@
 
 #include <ffrecord/result.h>
 
-#include "libffrecord/net/rpc/connection.h"
+#include "libffrecord/net/rpc/daemon_connection.h"
 
 namespace ffrecord::client {
 

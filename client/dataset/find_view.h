@@ -7,7 +7,7 @@
 #include <ffrecord/session_options.h>
 
 #include "client/dataset/cluster_view.h"
-#include "libffrecord/net/rpc/connection.h"
+#include "libffrecord/net/rpc/daemon_connection.h"
 #include "libffrecord/net/rpc/location.h"
 
 namespace ffrecord::client {

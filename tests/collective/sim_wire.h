@@ -14,7 +14,7 @@
 
 #include <ffrecord/result.h>
 
-#include "client/collective/messages.h"
+#include "client/collective/group_messages.h"
 #include "client/collective/schedule.h"
 #include "libffrecord/base/clock.h"
 

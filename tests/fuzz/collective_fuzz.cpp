@@ -8,8 +8,8 @@
 #include <span>
 #include <string_view>
 
+#include "client/collective/group_messages.h"
 #include "client/collective/machines.h"
-#include "client/collective/messages.h"
 #include "tests/fuzz/round_trip.h"
 
 namespace client = ffrecord::client;

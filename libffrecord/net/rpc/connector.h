@@ -11,7 +11,7 @@
 #include <ffrecord/session_options.h>
 
 #include "libffrecord/net/protocol/messages.h"
-#include "libffrecord/net/rpc/connection.h"
+#include "libffrecord/net/rpc/daemon_connection.h"
 #include "libffrecord/net/rpc/rails.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/rdma/rdma.h"

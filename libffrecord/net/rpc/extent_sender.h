@@ -9,7 +9,7 @@
 
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/net/protocol/storage_messages.h"
-#include "libffrecord/net/rpc/connection.h"
+#include "libffrecord/net/rpc/daemon_connection.h"
 
 namespace ffrecord::net {
 

@@ -16,8 +16,8 @@
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/per_process.h"
 #include "libffrecord/net/rpc/breaker.h"
-#include "libffrecord/net/rpc/connection.h"
 #include "libffrecord/net/rpc/connector.h"
+#include "libffrecord/net/rpc/daemon_connection.h"
 #include "libffrecord/net/rpc/location.h"
 #include "libffrecord/net/transport/endpoint.h"
 

@@ -17,9 +17,9 @@
 #include "libffrecord/net/protocol/daemon_frames.h"
 #include "libffrecord/net/transport/endpoint.h"
 #include "libffrecord/net/transport/slab.h"
-#include "server/service/read/batch_plan.h"
 #include "server/service/read/disk_reader.h"
 #include "server/service/read/outgoing_payload.h"
+#include "server/service/read/run_plan.h"
 #include "server/service/read_ahead/read_ahead_port.h"
 #include "server/service/worker_metrics.h"
 

@@ -18,8 +18,8 @@
 #include "libffrecord/base/clock.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/io/transfer.h"
-#include "server/service/read/batch_plan.h"
 #include "server/service/read/read_buffers.h"
+#include "server/service/read/run_plan.h"
 #include "server/service/read/waiting_runs.h"
 #include "server/storage/open_extents.h"
 

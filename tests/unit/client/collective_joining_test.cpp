@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "child.h"
-#include "client/collective/messages.h"
+#include "client/collective/group_messages.h"
 #include "collective_group.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/net/transport/endpoint.h"

@@ -10,8 +10,8 @@
 #include <thread>
 #include <tuple>
 
+#include "client/collective/group_messages.h"
 #include "client/collective/links.h"
-#include "client/collective/messages.h"
 #include "collective_group.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/unique_fd.h"

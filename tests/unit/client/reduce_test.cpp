@@ -15,7 +15,7 @@
 #include <random>
 #include <vector>
 
-#include "client/collective/messages.h"
+#include "client/collective/group_messages.h"
 #include "client/collective/wire.h"
 #include "client/collective/wire_kernels.h"
 #include "libffrecord/base/hex.h"

@@ -1,4 +1,4 @@
-#include "client/collective/messages.h"
+#include "client/collective/group_messages.h"
 
 #include "client/collective/reduce.h"
 #include "client/collective/wire.h"

@@ -2,7 +2,7 @@
 // refuses only the entries that are wrong.
 // Method: small examples by hand; then random batches, whose plans are carried out on an array.
 
-#include "server/service/read/batch_plan.h"
+#include "server/service/read/run_plan.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "server/service/read/batch_plan.h"
+#include "server/service/read/run_plan.h"
 
 #include <algorithm>
 

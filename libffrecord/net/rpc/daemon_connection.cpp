@@ -1,4 +1,4 @@
-#include "libffrecord/net/rpc/connection.h"
+#include "libffrecord/net/rpc/daemon_connection.h"
 
 #include <algorithm>
 
