@@ -19,7 +19,7 @@ import pytest
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack import SourceOptions, _places, open_source
-from ffrecord.pack._stream import Stream
+from ffrecord.pack._decompressed import Stream
 from packing import refused
 
 Compress = Callable[[bytes], bytes]

@@ -268,7 +268,7 @@ def test_a_loader_makes_tensors_of_nested_columns(nested: Path, options: dict[st
 def test_numbers_alone_still_have_native_threads_and_nested_ones_do_not(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from ffrecord.torch import Dataset
-    from ffrecord.torch._stream import source_of
+    from ffrecord.torch._native_batches import source_of
 
     ffrecord.write_table(pa.table({"x": [1, 2]}), tmp_path / "plain.ffr")
     ffrecord.write_table(pa.table({"x": [1, None]}), tmp_path / "nulls.ffr")

@@ -12,7 +12,7 @@ import pytest
 
 import ffrecord
 from ffrecord.torch import DataLoader, Sampler
-from ffrecord.torch._versions import is_older, loaders_are_lost_by
+from ffrecord.torch._old_releases import is_older, loaders_are_lost_by
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, name: str, version: str) -> None:

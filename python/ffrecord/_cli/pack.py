@@ -216,7 +216,7 @@ def _workers_ahead(count: int) -> AbstractContextManager[None]:
     """Workers that are forked while this process has nothing but the command in it."""
     if count <= 1:
         return nullcontext()
-    from ffrecord.pack._workers import workers_ahead  # Brings multiprocessing.
+    from ffrecord.pack._worker_processes import workers_ahead  # Brings multiprocessing.
 
     return workers_ahead(count)
 

@@ -6,7 +6,7 @@ The keys are columns; other columns stay as they are. For records that are plain
 is the decoder itself. A record that cannot be decoded counts as corrupt, for `on_corrupt`.
 """
 
-from ffrecord.decode._arrays import Npy, Safetensors
+from ffrecord.decode._array_files import Npy, Safetensors
 from ffrecord.decode._decoder import Decode, Decoder, Field
 from ffrecord.decode._image import CenterCrop, Image, RandomCrop
 from ffrecord.decode._text import Text

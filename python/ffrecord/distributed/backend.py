@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from ffrecord.distributed._arguments import listed, op_of, read, read_lists
-from ffrecord.distributed._arrays import contiguous_bytes, dense, in_place, reducible
+from ffrecord.distributed._engine_arrays import contiguous_bytes, dense, in_place, reducible
 from ffrecord.distributed._group import ReduceOp, address_among, as_bytes, machine_identity
 from ffrecord.distributed._lines import Lines
 from ffrecord.distributed._meeting import MonitoredBarrier, meet_at

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ffrecord.pack._summary import PackSummary
     from ffrecord.pack._table import TableSource
     from ffrecord.pack._unit import FailedSamplesError
-    from ffrecord.pack._workers import WorkerDiedError
+    from ffrecord.pack._worker_processes import WorkerDiedError
 
 __all__ = [
     "DICTIONARY_BYTES",
@@ -43,7 +43,7 @@ __getattr__ = later(
         "SourceOptions": "_source",
         "SourceReport": "_against_source",
         "TableSource": "_table",
-        "WorkerDiedError": "_workers",
+        "WorkerDiedError": "_worker_processes",
         "estimate_packing": "_estimate",
         "open_source": "_recognise",
         "pack": "_destination",

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 from ffrecord.pack import _places
 from ffrecord.pack._csv_quotes import blocks_of
 from ffrecord.pack._cutting import is_plain, line_marks, lines_in, lines_of, parts_between
+from ffrecord.pack._decompressed import open_stream
 from ffrecord.pack._source import WHOLE, Part, needed
-from ffrecord.pack._stream import open_stream
 from ffrecord.pack._table import Tabular
 
 _SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")

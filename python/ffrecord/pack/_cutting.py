@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ffrecord.pack import _places
+from ffrecord.pack._decompressed import Stream
 from ffrecord.pack._source import WHOLE, Part
-from ffrecord.pack._stream import Stream
 
 _PIECE_BYTES = 4 << 20
 _NEWLINE = ord("\n")

@@ -16,6 +16,7 @@ from ffrecord._tables.formats import pyarrow
 from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead, mapped
 from ffrecord.pack._cutting import lines_of, parts_of_lines
+from ffrecord.pack._decompressed import Stream
 from ffrecord.pack._json_types import (
     ConflictingTypesError,
     JsonType,
@@ -34,7 +35,6 @@ from ffrecord.pack._source import (
     is_label,
     needed,
 )
-from ffrecord.pack._stream import Stream
 from ffrecord.pack._table import Tabular
 
 _SUFFIXES = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")

@@ -72,7 +72,7 @@ KINDS = (
     ),
     KindOfSource(
         "a folder of Megatron Energon",
-        "_layouts",
+        "_split_folders",
         "is_energon",
         "energon_files",
         "sample",
@@ -108,7 +108,7 @@ KINDS = (
     ),
     KindOfSource(
         "a folder as of Hugging Face's hub",
-        "_layouts",
+        "_split_folders",
         "is_hub",
         "hub_files",
         "row, or sample",

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from ffrecord.errors import CorruptionError
 from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead
+from ffrecord.pack._decompressed import Stream
 from ffrecord.pack._source import (
     Progressed,
     Source,
@@ -31,7 +32,6 @@ from ffrecord.pack._source import (
     needed,
     picked,
 )
-from ffrecord.pack._stream import Stream
 
 T = TypeVar("T")
 

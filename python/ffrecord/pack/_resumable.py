@@ -53,7 +53,7 @@ def pack_resumably(
         if workers == 1:
             Worker(task, inputs=inputs).run(progress)
         else:
-            from ffrecord.pack._workers import run_workers  # Brings multiprocessing.
+            from ffrecord.pack._worker_processes import run_workers  # Brings multiprocessing.
 
             run_workers(task, workers, progress)
         return _summary(_publish(task, job, replace, old))

@@ -14,8 +14,8 @@ from typing import BinaryIO, NamedTuple
 
 from ffrecord.errors import CorruptionError
 from ffrecord.pack import _places
+from ffrecord.pack._decompressed import Stream
 from ffrecord.pack._source import WHOLE, Part, check_text
-from ffrecord.pack._stream import Stream
 from ffrecord.pack._tar_headers import Headers
 
 _BLOCK_BYTES = 512

@@ -17,9 +17,9 @@ from ffrecord.errors import CorruptionError
 from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead, mapped
 from ffrecord.pack._cutting import Mark, is_plain, parts_between
+from ffrecord.pack._decompressed import Stream
 from ffrecord.pack._example import Values, parse_example
 from ffrecord.pack._source import WHOLE, Part, Progressed, Source, SourceOptions, needed, picked
-from ffrecord.pack._stream import Stream
 from ffrecord.pack._table import ROWS_MAX, Tabular
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from ffrecord.torch import _versions  # noqa: F401 - refuses an old torch, before it is used
+from ffrecord.torch import _old_releases  # noqa: F401 - refuses an old torch, before it is used
 
 # isort: split
 from ffrecord._base import gloo_exit, torch_steps  # noqa: F401 - the first acts at exit

@@ -39,6 +39,7 @@ from ffrecord.torch._engine_choice import (
     given_for_processes,
 )
 from ffrecord.torch._engines import Beginning, Caller, Engine, Name, Processes
+from ffrecord.torch._epoch_steps import Steps
 from ffrecord.torch._frameworks import (
     Accelerated,
     Share,
@@ -48,6 +49,7 @@ from ffrecord.torch._frameworks import (
     lightning_fit_loop,
     take_state,
 )
+from ffrecord.torch._old_releases import loaders_are_lost_by
 from ffrecord.torch._placing import accelerator, on_device
 from ffrecord.torch._plain_state import PlainPlace, Unused, place_of, state_of
 from ffrecord.torch._profiling import note_source, profiled
@@ -59,10 +61,8 @@ from ffrecord.torch._sampler import (
     refuse_other_order,
     sampler_among,
 )
-from ffrecord.torch._steps import Steps
 from ffrecord.torch._subsets import stats_of
 from ffrecord.torch._threads import Threads
-from ffrecord.torch._versions import loaders_are_lost_by
 
 _log = logging.getLogger("ffrecord.torch")
 # The value of timeout=0, so that every wait ends.

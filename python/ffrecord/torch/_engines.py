@@ -19,7 +19,7 @@ from ffrecord.torch._batch_transfer import CrossingCollate, Placed
 from ffrecord.torch._plain_state import PlainPlace
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._subsets import as_ours
-from ffrecord.torch._workers import WorkersIterator, taken
+from ffrecord.torch._worker_iterator import WorkersIterator, taken
 
 Name = Literal["caller", "threads", "processes"]
 # torch's message when a worker is late; the error has no type of its own.

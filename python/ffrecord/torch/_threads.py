@@ -21,9 +21,9 @@ from ffrecord.torch._collate import collate
 from ffrecord.torch._dataset import Dataset
 from ffrecord.torch._engine_choice import code_of_program
 from ffrecord.torch._engines import Beginning, Engine, draw_seed
+from ffrecord.torch._native_batches import Stream, decoders_of, source_of
 from ffrecord.torch._placing import current_accelerator, size_of
 from ffrecord.torch._sampler import Cursor, Sampler
-from ffrecord.torch._stream import Stream, decoders_of, source_of
 from ffrecord.torch._subsets import ConcatDataset, Subset, one_by_one
 
 # The limits of several batches that are loaded as one; more would fill the caches and gain
