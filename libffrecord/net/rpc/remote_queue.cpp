@@ -24,10 +24,6 @@ constexpr milliseconds kSilenceMax{5'000};
 // A daemon that does not answer counts as silent for callers that do not wait for it; so does,
 // after this time, one that greets late, or whose connections are all in use.
 constexpr milliseconds kConnectingMax{400};
-// An owner that does not poll for longer than this is away, and calls have so much more time.
-constexpr milliseconds kAwayMin{100};
-// So has an owner that comes so much later than its descriptor has called it.
-constexpr milliseconds kCalledMax{1'000};
 
 std::uint32_t MillisecondsUntil(Deadline deadline) {
   const auto left = std::chrono::ceil<milliseconds>(deadline - Clock::now());
@@ -120,13 +116,14 @@ void RemoteQueue::Poll(milliseconds timeout) {
     if (!has_more_) Wait(std::min(end, NextTime(advanced_at)));
   }
   is_polling_ = false;
-  polled_at_ = Clock::now();
+  absence_.Begin();
   if (events_ == nullptr) return;
-  called_at_ = NextTime(advanced_at);
+  const Deadline next = NextTime(advanced_at);
+  absence_.set_called_at(next);
   // An answer that nobody waits for any more is taken with the next group's.
-  if (calls_.empty()) return events_->Wait(nullptr, connection_count_, -1, called_at_, false);
+  if (calls_.empty()) return events_->Wait(nullptr, connection_count_, -1, next, false);
   events_->Wait(connection() == nullptr ? nullptr : connection()->endpoint(), connection_count_,
-                is_connecting() ? connecting_->fd() : -1, called_at_, has_more_);
+                is_connecting() ? connecting_->fd() : -1, next, has_more_);
 }
 
 Result<int> RemoteQueue::EventDescriptor() {
@@ -134,13 +131,10 @@ Result<int> RemoteQueue::EventDescriptor() {
   return events_->fd();
 }
 
-// Outcomes of calls while the owner is away show when it is back. One that waits for the descriptor
-// is not away.
+// Outcomes of calls while the owner is away show when it is back.
 void RemoteQueue::NotePolled() {
-  const auto now = Clock::now();
-  const auto away = now - std::exchange(polled_at_, now);
-  if (calls_.empty() || away < kAwayMin) return;
-  if (events_ != nullptr && now - kCalledMax < called_at_) return;
+  const auto away = absence_.End();
+  if (calls_.empty()) return;
   heard_at_ += away;
   for (const auto& call : calls_) call->Extend(away);
 }

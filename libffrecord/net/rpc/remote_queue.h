@@ -9,6 +9,7 @@
 
 #include "libffrecord/base/home_process.h"
 #include "libffrecord/net/rpc/connecting.h"
+#include "libffrecord/net/rpc/owner_absence.h"
 #include "libffrecord/net/rpc/paced_reads.h"
 #include "libffrecord/net/rpc/queue_events.h"
 #include "libffrecord/net/rpc/remote_call.h"
@@ -128,8 +129,7 @@ class RemoteQueue final : public RangeQueue {
   std::uint64_t owed_bytes_ = 0;  // Bytes of payload that the daemon may send and has not sent.
   GrantPace pace_;
   bool is_polling_ = false;
-  Deadline polled_at_{};                 // When the owner has last let it work.
-  Deadline called_at_{};                 // When the descriptor calls it at the latest.
+  OwnerAbsence absence_;
   bool has_more_ = false;                // Poll() has left something to be received.
   std::unique_ptr<QueueEvents> events_;  // Once somebody has asked for it.
   ProfiledName profiled_peer_;
