@@ -4,15 +4,15 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <utility>
+
+#include <nlohmann/json.hpp>
 
 #include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/patient_wait.h"
 #include "libffrecord/object_store/command_output.h"
 #include "libffrecord/object_store/digests.h"
-#include "libffrecord/object_store/flat_json.h"
 #include "libffrecord/object_store/http_address.h"
 #include "libffrecord/object_store/retry.h"
 #include "libffrecord/object_store/xml.h"
@@ -23,6 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using Found = Result<std::optional<TimedCredentials>>;
+using Json = nlohmann::json;
 
 constexpr auto kRenewedBefore = std::chrono::minutes(5);
 // Two looks lie so far apart, however often a store refuses what they find or they find nothing
@@ -75,19 +76,37 @@ Result<net::HttpResponse> Ask(const net::HttpRequest& request, const std::string
   }
 }
 
+// The object that a text is; nothing if it is none.
+std::optional<Json> ObjectIn(std::string_view text) {
+  Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;
+  return json;
+}
+
+// A member of `object` that is a text; empty if there is none.
+std::string TextOf(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+bool IsWhole(const AwsCredentials& found) {
+  return !found.access_key.empty() && !found.secret_key.empty();
+}
+
 // Containers and instances receive this: {"AccessKeyId": ..., "Expiration": ...}.
 Result<TimedCredentials> InJson(const net::HttpResponse& response, const std::string& service) {
   const auto refused = [&](const std::string& why) {
     return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials: " + why};
   };
   if (response.status != 200) return refused("it answered " + std::to_string(response.status));
-  auto members = StringsOfJson(TextOf(response));
-  if (!members) return refused("its answer is not a JSON object");
+  const auto json = ObjectIn(TextOf(response));
+  if (!json) return refused("its answer is not a JSON object");
   TimedCredentials found{
-      {(*members)["AccessKeyId"], (*members)["SecretAccessKey"], (*members)["Token"]},
-      TimeIn((*members)["Expiration"])};
-  if (found.credentials.access_key.empty() || found.credentials.secret_key.empty())
-    return refused("its answer has none: " + (*members)["Code"] + " " + (*members)["Message"]);
+      {TextOf(*json, "AccessKeyId"), TextOf(*json, "SecretAccessKey"), TextOf(*json, "Token")},
+      TimeIn(TextOf(*json, "Expiration"))};
+  if (!IsWhole(found.credentials))
+    return refused("its answer has none: " + TextOf(*json, "Code") + " " +
+                   TextOf(*json, "Message"));
   return found;
 }
 
@@ -96,33 +115,30 @@ Result<TimedCredentials> FromCommand(const AwsProfile& profile) {
   const std::string who = "S3: credential_process of profile " + profile.name;
   auto output = OutputOfCommand(profile.credential_process, kCommandTimeout, kAnswerSizeMax);
   if (!output) return Error{output.error().code, who + ": " + output.error().message};
-  auto members = StringsOfJson(output.value());
-  if (!members) return Error{ErrorCode::kDenied, who + ": it did not print one JSON object"};
-  TimedCredentials found{
-      {(*members)["AccessKeyId"], (*members)["SecretAccessKey"], (*members)["SessionToken"]},
-      TimeIn((*members)["Expiration"])};
-  if (found.credentials.access_key.empty() || found.credentials.secret_key.empty())
+  const auto json = ObjectIn(output.value());
+  if (!json) return Error{ErrorCode::kDenied, who + ": it did not print one JSON object"};
+  TimedCredentials found{{TextOf(*json, "AccessKeyId"), TextOf(*json, "SecretAccessKey"),
+                          TextOf(*json, "SessionToken")},
+                         TimeIn(TextOf(*json, "Expiration"))};
+  if (!IsWhole(found.credentials))
     return Error{ErrorCode::kDenied, who + ": it printed no AccessKeyId or no SecretAccessKey"};
   return found;
 }
 
-// {"roleCredentials": {"accessKeyId": ..., "expiration": milliseconds since 1970}}: the inner
-// object alone, which holds no other.
-std::string RoleCredentialsIn(const std::string& text) {
-  const std::size_t name = text.find("\"roleCredentials\"");
-  const std::size_t begin = name == std::string::npos ? name : text.find('{', name);
-  const std::size_t end = begin == std::string::npos ? begin : text.find('}', begin);
-  return end == std::string::npos ? std::string() : text.substr(begin, end - begin + 1);
-}
-
-std::optional<WallClock::time_point> MillisecondsIn(const std::string& text, const char* name) {
-  std::size_t at = text.find(name);
-  at = at == std::string::npos ? at : text.find_first_of("0123456789", at);
-  std::int64_t found = 0;
-  if (at == std::string::npos ||
-      std::from_chars(text.data() + at, text.data() + text.size(), found).ec != std::errc())
-    return std::nullopt;
-  return WallClock::time_point(milliseconds(found));
+// {"roleCredentials": {"accessKeyId": ..., "expiration": milliseconds since 1970}}
+std::optional<TimedCredentials> RoleCredentialsIn(std::string_view text) {
+  const auto json = ObjectIn(text);
+  if (!json || !json->contains("roleCredentials")) return std::nullopt;
+  const Json& role = (*json)["roleCredentials"];
+  if (!role.is_object()) return std::nullopt;
+  TimedCredentials found{
+      {TextOf(role, "accessKeyId"), TextOf(role, "secretAccessKey"), TextOf(role, "sessionToken")},
+      std::nullopt};
+  if (!IsWhole(found.credentials)) return std::nullopt;
+  const auto expires = role.find("expiration");
+  if (expires != role.end() && expires->is_number_integer())
+    found.expires = WallClock::time_point(milliseconds(expires->get<std::int64_t>()));
+  return found;
 }
 
 std::string FormOf(const std::vector<std::pair<std::string, std::string>>& fields) {
@@ -278,14 +294,15 @@ Result<std::string> CredentialChain::SignOnToken(const AwsProfile& profile) cons
   if (!text)
     return Error{ErrorCode::kDenied, "S3: profile " + profile.name +
                                          " uses single sign-on, but there is no " + path + remedy};
-  auto members = StringsOfJson(*text);
-  if (!members || (*members)["accessToken"].empty())
+  const auto json = ObjectIn(*text);
+  const std::string token = json ? TextOf(*json, "accessToken") : "";
+  if (token.empty())
     return Error{ErrorCode::kDenied, "S3: " + path + " holds no accessToken" + remedy};
-  const auto expires = TimeIn((*members)["expiresAt"]);
+  const auto expires = TimeIn(TextOf(*json, "expiresAt"));
   if (expires && *expires <= WallClock::now())
     return Error{ErrorCode::kDenied, "S3: the token in " + path + " has expired at " +
-                                         (*members)["expiresAt"] + remedy};
-  return (*members)["accessToken"];
+                                         TextOf(*json, "expiresAt") + remedy};
+  return token;
 }
 
 Result<TimedCredentials> CredentialChain::FromSignOn(const AwsProfile& profile) const {
@@ -307,13 +324,8 @@ Result<TimedCredentials> CredentialChain::FromSignOn(const AwsProfile& profile) 
     return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials: it answered " +
                                          std::to_string(response.status) +
                                          "; run: aws sso login --profile " + profile.name};
-  const std::string inner = RoleCredentialsIn(TextOf(response));
-  auto members = StringsOfJson(inner);
-  if (!members || (*members)["accessKeyId"].empty() || (*members)["secretAccessKey"].empty())
-    return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials in its answer"};
-  return TimedCredentials{
-      {(*members)["accessKeyId"], (*members)["secretAccessKey"], (*members)["sessionToken"]},
-      MillisecondsIn(inner, "\"expiration\"")};
+  if (auto found = RoleCredentialsIn(TextOf(response))) return *std::move(found);
+  return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials in its answer"};
 }
 
 Result<net::HttpRequest> CredentialChain::StsRequest() const {

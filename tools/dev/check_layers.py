@@ -82,7 +82,7 @@ HOME = {
     "jerror.h": f"{LIB}/decode",
     "infiniband/": f"{NET}/transport/rdma",
     "sqlite3.h": "server/metadata",
-    "nlohmann/": "server/metadata",
+    "nlohmann/": ("server/metadata/", f"{LIB}/object_store/"),
     "spdlog/": "server",
     "CLI/": "server",
     "toml++/": "server/config",

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "libffrecord/object_store/content_range.h"
-#include "libffrecord/object_store/flat_json.h"
 #include "libffrecord/object_store/http_address.h"
 #include "libffrecord/object_store/key_pattern.h"
 #include "libffrecord/object_store/store_pace.h"
@@ -51,21 +50,6 @@ TEST(HttpAddressTest, IsTakenApart) {
   EXPECT_EQ(HttpAddress::Parse("http://host/a\r\nX: y").value().target, "/a%0D%0AX:%20y");
   for (const char* const wrong : {"", "http://", "ftp://a/b", "http:///a", "http://a\r\nb/"})
     EXPECT_FALSE(HttpAddress::Parse(wrong)) << wrong;
-}
-
-TEST(FlatJsonTest, GivesTheStringsOfAnObject) {
-  const auto members =
-      StringsOfJson(R"( {"A":"x\"\\\/\u0041","N":12,"L":[{"A":"no"},null],"B" : "y"} )");
-  ASSERT_TRUE(members);
-  EXPECT_EQ(members->size(), 2U);
-  EXPECT_EQ(members->at("A"), "x\"\\/A");
-  EXPECT_EQ(members->at("B"), "y");
-  EXPECT_TRUE(StringsOfJson("{}"));
-  for (const std::string wrong :
-       {"", "[]", "{", R"({"A")", R"({"A":)", R"({"A":"x)", R"({"A":"x"} y)", R"({"A":"\u00"})",
-        R"({"A":"\x"})", R"({"A":})"})
-    EXPECT_FALSE(StringsOfJson(wrong)) << wrong;
-  EXPECT_FALSE(StringsOfJson(R"({"A":)" + std::string(100'000, '[')));
 }
 
 // --- Answers about ranges ------------------------------------------------------------------------
