@@ -83,7 +83,6 @@ class ExchangeMachine {
   // When it wants a Tick at the latest.
   Time NextTime() const;
 
-  std::size_t peer_count() const { return peers_.size(); }
   const PeerStreams& peer(std::size_t index) const { return peers_[index]; }
   bool IsHeld(std::size_t link) const { return arrivals_.IsHeld(link); }
 

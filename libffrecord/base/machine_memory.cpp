@@ -30,20 +30,20 @@ bool Lists(std::string_view names, std::string_view name) {
   return false;
 }
 
-struct Group {
+struct ControlGroup {
   int version;
   fs::path path;  // Within its file system.
 };
 
 // `HIERARCHY:CONTROLLERS:PATH`, as cgroups(7) says.
-std::optional<Group> ParseGroup(std::string_view line) {
+std::optional<ControlGroup> ParseGroup(std::string_view line) {
   const std::size_t first = line.find(':');
   const std::size_t second = line.find(':', first + 1);
   if (first == line.npos || second == line.npos) return std::nullopt;
   const auto controllers = line.substr(first + 1, second - first - 1);
   const fs::path path = line.substr(second + 1);
-  if (line.starts_with("0::")) return Group{2, path};
-  if (Lists(controllers, "memory")) return Group{1, path};
+  if (line.starts_with("0::")) return ControlGroup{2, path};
+  if (Lists(controllers, "memory")) return ControlGroup{1, path};
   return std::nullopt;
 }
 
@@ -76,7 +76,7 @@ std::vector<T> ParseLines(const fs::path& file, std::optional<T> (*parse_line)(s
 }
 
 // Where a mount shows the group; its own folder if the group is of another namespace.
-fs::path FolderOf(const Group& group, const Mount& mount) {
+fs::path FolderOf(const ControlGroup& group, const Mount& mount) {
   const fs::path below = group.path.lexically_relative(mount.root);
   const bool is_below = !below.empty() && std::ranges::find(below, "..") == below.end();
   return is_below ? (mount.point / below).lexically_normal() : mount.point;
@@ -86,11 +86,11 @@ fs::path FolderOf(const Group& group, const Mount& mount) {
 // well.
 template <class Visit>
 void VisitGroups(const fs::path& process, const Visit& visit) {
-  const auto groups = ParseLines<Group>(
+  const auto groups = ParseLines<ControlGroup>(
       process / "cgroup", +[](std::string line) { return ParseGroup(line); });
   const auto mounts = ParseLines<Mount>(
       process / "mountinfo", +[](std::string line) { return ParseMount(line); });
-  for (const Group& group : groups) {
+  for (const ControlGroup& group : groups) {
     for (const Mount& mount : mounts) {
       if (mount.version != group.version) continue;
       fs::path folder = FolderOf(group, mount);

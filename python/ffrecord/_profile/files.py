@@ -91,12 +91,6 @@ class Process:
         return self.names[number] if number < len(self.names) else ""
 
 
-def is_profile(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says that it is a profile."""
-    with open(path, "rb") as file:
-        return file.read(len(_MAGIC)) == _MAGIC
-
-
 def read(path: str | os.PathLike[str]) -> Process:
     """Read one file; its process may be writing to it.
 
