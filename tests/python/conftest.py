@@ -8,10 +8,16 @@ is set, the installed package is tested.
 import multiprocessing
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from going_back import Runs
+    from object_store import Store
 
 # A busy machine is no failure; a failing example is printed so that it can be run again. Where the
 # seed is given, so are the examples.
@@ -70,3 +76,25 @@ if (staged := stage(BUILD)) is not None:
 def data() -> Path:
     """Golden files and their manifests."""
     return ROOT / "tests" / "data"
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator["Store"]:
+    """An S3-compatible store in this process, and the AWS variables that lead to it."""
+    from object_store import serve
+
+    yield from serve()
+
+
+@pytest.fixture
+def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator["Runs"]:
+    """Addresses of runs at a kind of target, by name; `going_back.every_kind` gives the kinds."""
+    from going_back import runs_of
+
+    yield from runs_of(request, tmp_path)
+
+
+@pytest.fixture
+def run(runs: "Runs") -> str:
+    """The address of one run."""
+    return runs("run")

@@ -14,6 +14,7 @@ from ffrecord.errors import ConflictError
 
 KINDS = ["folder", "replicated", "daemon", "store"]
 Runs = Callable[[str], str]
+every_kind = pytest.mark.parametrize("runs", KINDS, indirect=True)
 
 
 def runs_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:

@@ -6,7 +6,6 @@ targets where the store does not matter.
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,9 @@ import ffrecord.checkpoint as ckpt
 from daemon import Daemon
 from ffrecord.archive import Mirror, pull, push
 from ffrecord.errors import CorruptionError
-from object_store import Store, serve
+from object_store import Store
 
 NAMES = ["0.ffr", "1.ffr", "2.ffr"]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ their way to the disk; the digests by their definition, in Python; saves that di
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +16,8 @@ import torch
 import ffrecord.checkpoint as ckpt
 from cli import run
 from ffrecord import _ffrecord
-from going_back import KINDS, Runs, runs_of
-from object_store import Store, serve
+from going_back import Runs, every_kind
 from thread_ranks import ThreadRank, ThreadRanks
-
-every_kind = pytest.mark.parametrize("runs", KINDS, indirect=True)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
-
-
-@pytest.fixture
-def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
-    yield from runs_of(request, tmp_path)
 
 
 def digests(run: Any, step: int) -> dict[str, int | None]:  # noqa: ANN401

@@ -7,7 +7,6 @@ their optimizers; what each rank writes and reads; what has no bytes of its own 
 import copy
 import math
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ import ffrecord.checkpoint as ckpt
 from ffrecord.checkpoint._saving import Order, flatten
 from ffrecord.torch import TrainingState
 from ffrecord.torch.checkpoint import Group
-from object_store import Store, serve
+from object_store import Store
 from ranks import run_ranks
 
 pytestmark = pytest.mark.wrong_data
@@ -314,11 +313,6 @@ def reshard(rank: int, world: int, run: str, there: str, variables: dict[str, st
         assert torch.equal(into.to_local(), placed(tensor, mesh, placements).to_local())
         needed = into.to_local().nbytes
     return [needed]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
 
 
 def test_a_load_on_another_mesh_reads_what_it_needs_and_no_more(store: Store) -> None:

@@ -5,7 +5,6 @@ the latest, what a list shows, what retention counts. Other processes are real o
 """
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,35 +15,16 @@ import ffrecord.checkpoint as ckpt
 from ffrecord.checkpoint import _saving
 from ffrecord.errors import ConflictError, CorruptionError
 from going_back import (
-    KINDS,
     Runs,
+    every_kind,
     given_up,
     go_back,
-    runs_of,
     save,
     saves_in_another_process,
     seen,
     state,
     value,
 )
-from object_store import Store, serve
-
-every_kind = pytest.mark.parametrize("runs", KINDS, indirect=True)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
-
-
-@pytest.fixture
-def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
-    yield from runs_of(request, tmp_path)
-
-
-@pytest.fixture
-def run(runs: Runs) -> str:
-    return runs("run")
 
 
 @every_kind

@@ -6,27 +6,14 @@ where steps, disks or records are gone.
 
 import logging
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import ffrecord.checkpoint as ckpt
-from going_back import KINDS, Runs, given_up, go_back, runs_of, save, seen, value
-from object_store import Store, serve
+from going_back import Runs, every_kind, given_up, go_back, save, seen, value
 
-every_kind = pytest.mark.parametrize("runs", KINDS, indirect=True)
 far_kinds = pytest.mark.parametrize("runs", ["folder", "daemon", "store"], indirect=True)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
-
-
-@pytest.fixture
-def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
-    yield from runs_of(request, tmp_path)
 
 
 @far_kinds

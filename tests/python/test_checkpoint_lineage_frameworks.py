@@ -4,7 +4,6 @@ Method: torch.distributed.checkpoint and a TrainingState load an older step, and
 again.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from ffrecord.torch import CheckpointReader, CheckpointWriter, TrainingState
-from going_back import KINDS, Runs, runs_of, seen
-from object_store import Store, serve
-
-every_kind = pytest.mark.parametrize("runs", KINDS, indirect=True)
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
-
-
-@pytest.fixture
-def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
-    yield from runs_of(request, tmp_path)
-
-
-@pytest.fixture
-def run(runs: Runs) -> str:
-    return runs("run")
+from going_back import every_kind, seen
 
 
 @every_kind

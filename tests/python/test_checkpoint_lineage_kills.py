@@ -10,26 +10,14 @@ import os
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import copying
 import ffrecord.checkpoint as ckpt
-from going_back import Runs, runs_of, save, value
-from object_store import Store, serve
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
-
-
-@pytest.fixture
-def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
-    yield from runs_of(request, tmp_path)
+from going_back import Runs, save, value
+from object_store import Store
 
 
 def _line_of(run: str, old: dict[int, str]) -> str:

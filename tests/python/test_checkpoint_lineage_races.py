@@ -6,7 +6,6 @@ in between two requests of another save.
 
 import multiprocessing
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,10 @@ import pytest
 
 import ffrecord.checkpoint as ckpt
 from ffrecord.errors import ConflictError
-from going_back import Runs, go_back, runs_of, save, seen, value
-from object_store import Store, serve
+from going_back import Runs, go_back, save, seen, value
+from object_store import Store
 
 ROUNDS = 12
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
-
-
-@pytest.fixture
-def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
-    yield from runs_of(request, tmp_path)
 
 
 @pytest.mark.wrong_data

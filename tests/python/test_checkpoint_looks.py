@@ -5,7 +5,7 @@ to go on from it, to look at it, and without a word; then it saves what depends 
 the package reads checkpoints to look at them must leave no trace.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,30 +21,18 @@ from ffrecord.torch.lightning import CheckpointIO
 from going_back import (
     KINDS,
     Runs,
+    every_kind,
     given_up,
-    runs_of,
     save,
     saves_in_another_process,
     seen,
     state,
     value,
 )
-from object_store import Store, serve
 
-every_kind = pytest.mark.parametrize("runs", KINDS, indirect=True)
 near_kinds = pytest.mark.parametrize(
     "runs", [each for each in KINDS if each != "store"], indirect=True
 )
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
-
-
-@pytest.fixture
-def runs(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Runs]:
-    yield from runs_of(request, tmp_path)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ Method: moto's server in this process; runs that are rolled back, damaged, inter
 """
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,14 @@ import pytest
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
 from ffrecord.errors import CorruptionError
-from object_store import Store, serve
-from saved_at_a_store import client_of_store, keys_of, state
+from object_store import Store
+from saved_at_a_store import client_of_store, keys_of, run_of, state
 from thread_ranks import same
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Store]:
-    yield from serve()
-
-
-@pytest.fixture
-def store(server: Store) -> Store:
-    server.serve_all()
-    return server
 
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, store: Store) -> str:
-    """An address of its own for each test."""
-    return f"s3://bucket/runs of/{request.node.name}"
+    return run_of(request, store)
 
 
 def test_what_left_the_folder_is_loaded_from_the_mirror(
@@ -233,7 +220,8 @@ def test_one_damaged_step_keeps_no_other_from_the_mirror(run: str, tmp_path: Pat
 
 @pytest.fixture(params=["store", "folder"])
 def remote(request: pytest.FixtureRequest, store: Store, tmp_path: Path) -> str:
-    """A mirror of its own for each test, of each kind."""
+    """A mirror of its own for each test, of each kind; the store has no faults."""
+    store.serve_all()
     name = request.node.originalname
     return f"s3://bucket/mirror/{name}" if request.param == "store" else str(tmp_path / "mirror")
 

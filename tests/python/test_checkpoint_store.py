@@ -3,7 +3,6 @@
 Method: moto's server in this process, behind a door that answers 503, hangs up, or loses answers.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,26 +11,14 @@ import pytest
 import cli
 import ffrecord.checkpoint as ckpt
 from ffrecord.errors import CorruptionError
-from object_store import Store, serve
-from saved_at_a_store import client_of_store, keys_of, state
+from object_store import Store
+from saved_at_a_store import client_of_store, keys_of, run_of, state
 from thread_ranks import ThreadRank, ThreadRanks, same
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Store]:
-    yield from serve()
-
-
-@pytest.fixture
-def store(server: Store) -> Store:
-    server.serve_all()
-    return server
 
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, store: Store) -> str:
-    """An address of its own for each test."""
-    return f"s3://bucket/runs of/{request.node.name}"
+    return run_of(request, store)
 
 
 # --- A target ------------------------------------------------------------------------------------

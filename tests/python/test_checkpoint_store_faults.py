@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +19,14 @@ import copying
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord, weights
 from ffrecord.checkpoint._values import encode
-from object_store import Store, serve
-from saved_at_a_store import client_of_store, keys_of, state
+from object_store import Store
+from saved_at_a_store import client_of_store, keys_of, run_of, state
 from thread_ranks import ThreadRank, ThreadRanks, same
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Store]:
-    yield from serve()
-
-
-@pytest.fixture
-def store(server: Store) -> Store:
-    server.serve_all()
-    return server
 
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, store: Store) -> str:
-    """An address of its own for each test."""
-    return f"s3://bucket/runs of/{request.node.name}"
+    return run_of(request, store)
 
 
 def large_state() -> dict[str, Any]:

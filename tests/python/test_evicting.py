@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,14 +19,9 @@ from ffrecord import archive
 from ffrecord._read.locations import Where
 from ffrecord._store.eviction import evict, restore
 from ffrecord.errors import CorruptionError
-from object_store import Store, serve
+from object_store import Store
 
 NAMES = ["0.ffr", "1.ffr", "2.ffr"]
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from ffrecord import ConflictError
 from ffrecord.pack import SourceOptions, _plan, open_source, pack
 from ffrecord.pack import _places as places
 from files_at_a_store import skip_without_http
-from object_store import Store, serve
+from object_store import Store
 from packing import records, write_classes
 from range_server import RangeServer
 from range_server import serve as serve_ranges
@@ -140,11 +140,6 @@ MAKERS: dict[str, tuple[Callable[[Path], Path], SourceOptions]] = {
 }
 # What a server has no listing for.
 FOLDERS = ("classes", "MDS", "hub", "folder of record files", "YOLO", "COCO")
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
 
 
 @pytest.fixture(scope="module")

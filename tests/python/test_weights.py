@@ -19,17 +19,12 @@ import ffrecord.weights as weights
 from daemon import Daemon
 from ffrecord.checkpoint._tensors import ITEM_SIZES
 from ffrecord.errors import CorruptionError
-from object_store import Store, serve
+from object_store import Store
 from ranks import run_ranks
 
 pytestmark = pytest.mark.wrong_data
 
 DTYPES = sorted(name for name in ITEM_SIZES if hasattr(torch, name))
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
 
 
 @pytest.fixture(params=["folder", "daemon", "store", "replicas"])

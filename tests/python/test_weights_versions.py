@@ -24,16 +24,11 @@ from dying import run_and_kill
 from eventually import eventually
 from ffrecord import _ffrecord
 from ffrecord.errors import CorruptionError
-from object_store import Store, serve
+from object_store import Store
 from thread_ranks import AfterARound, ThreadRank, ThreadRanks
 from virtual_clock import virtual_time
 
 pytestmark = pytest.mark.wrong_data
-
-
-@pytest.fixture(scope="module")
-def store() -> Iterator[Store]:
-    yield from serve()
 
 
 @pytest.fixture(params=["folder", "daemon", "store"])
