@@ -6,6 +6,7 @@
 
 #include <ffrecord/client/checkpoint.h>
 
+#include "client/checkpoint/forwarding_target.h"
 #include "client/checkpoint/packed_files.h"
 #include "client/checkpoint/run_line.h"
 #include "client/checkpoint/segment_reader.h"
@@ -204,21 +205,20 @@ class MirroredStep final : public CommittedStep {
   SessionOptions options_;
 };
 
-class MirroredTarget final : public CheckpointTarget {
+class MirroredTarget final : public ForwardingTarget {
  public:
   MirroredTarget(std::unique_ptr<CheckpointTarget> local, std::string remote,
                  const SessionOptions& options)
-      : local_(std::move(local)), remote_(std::move(remote)), options_(options) {}
-
-  const std::string& name() const noexcept override { return local_->name(); }
+      : ForwardingTarget(*local),
+        local_(std::move(local)),
+        remote_(std::move(remote)),
+        options_(options) {}
 
   Result<std::vector<std::uint64_t>> Steps() const override {
     auto steps = FFR_TRY(local_->Steps());
     if (!steps.empty()) return steps;
     return FartherSteps();
   }
-
-  Result<std::vector<std::uint64_t>> OwnSteps() const override { return local_->OwnSteps(); }
 
   Result<std::vector<std::uint64_t>> FartherSteps() const override {
     const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
@@ -241,27 +241,6 @@ class MirroredTarget final : public CheckpointTarget {
       return Error{there.error().code, local.error().message + "; " + there.error().message};
     return there;
   }
-
-  Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
-    return local_->Remove(step, only);
-  }
-  Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
-                                                   const AttemptId& attempt) override {
-    return local_->Begin(step, attempt);
-  }
-  Result<std::unique_ptr<CheckpointAttempt>> BeginInPlace(std::uint64_t step,
-                                                          const AttemptId& attempt,
-                                                          const GivesWay& gives_way) override {
-    return local_->BeginInPlace(step, attempt, gives_way);
-  }
-  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
-                                                  const AttemptId& attempt) override {
-    return local_->Join(step, attempt);
-  }
-  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
-    return local_->Decide(name, answer);
-  }
-  void Forget(std::string_view name) noexcept override { local_->Forget(name); }
 
   // A folder that has lost its steps goes on from those of its mirror.
   Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {

@@ -17,7 +17,7 @@
 #include <ffrecord/client/checkpoint.h>
 
 #include "checkpoint_state.h"
-#include "client/checkpoint/target.h"
+#include "client/checkpoint/forwarding_target.h"
 #include "daemon.h"
 #include "seed.h"
 #include "temp_folder.h"
@@ -248,48 +248,46 @@ class WatchedAttempt final : public CheckpointAttempt {
   const Between& between_;
 };
 
-class WatchedTarget final : public CheckpointTarget {
+class WatchedTarget final : public ForwardingTarget {
  public:
   WatchedTarget(const fs::path& folder, const Between& between)
-      : real_(OpenFolderTarget(folder.string(), false)), between_(between) {}
-  const std::string& name() const noexcept override { return real_->name(); }
+      : WatchedTarget(OpenFolderTarget(folder.string(), false), between) {}
+
   Result<std::vector<std::uint64_t>> Steps() const override {
     between_();
-    return real_->Steps();
+    return ForwardingTarget::Steps();
   }
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
     between_();
-    return real_->Open(step);
+    return ForwardingTarget::Open(step);
   }
   Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
     between_();
-    return real_->Remove(step, only);
+    return ForwardingTarget::Remove(step, only);
   }
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                    const AttemptId& attempt) override {
     between_();
-    auto begun = FFR_TRY(real_->Begin(step, attempt));
+    auto begun = FFR_TRY(ForwardingTarget::Begin(step, attempt));
     return std::unique_ptr<CheckpointAttempt>(new WatchedAttempt(std::move(begun), between_));
-  }
-  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
-                                                  const AttemptId& attempt) override {
-    return real_->Join(step, attempt);
   }
   Result<std::string> Decide(std::string_view name, std::string_view answer) override {
     between_();
-    return real_->Decide(name, answer);
+    return ForwardingTarget::Decide(name, answer);
   }
-  void Forget(std::string_view name) noexcept override { real_->Forget(name); }
   Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
     between_();
-    return real_->Decisions(prefix);
+    return ForwardingTarget::Decisions(prefix);
   }
   Result<std::string> Decided(std::string_view name) const override {
     between_();
-    return real_->Decided(name);
+    return ForwardingTarget::Decided(name);
   }
 
  private:
+  WatchedTarget(std::unique_ptr<CheckpointTarget> real, const Between& between)
+      : ForwardingTarget(*real), real_(std::move(real)), between_(between) {}
+
   std::unique_ptr<CheckpointTarget> real_;
   const Between& between_;
 };

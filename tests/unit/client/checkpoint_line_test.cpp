@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/checkpoint/target.h"
+#include "client/checkpoint/forwarding_target.h"
 #include "temp_folder.h"
 
 namespace ffrecord::client {
@@ -25,42 +25,18 @@ using test::TempFolder;
 RunLine Line() { return {3, {{0, 10}, {7, 20}}, 9}; }
 
 // A target at which another process does something just after its records were listed.
-class Overtaken final : public CheckpointTarget {
+class Overtaken final : public ForwardingTarget {
  public:
   Overtaken(CheckpointTarget& target, std::function<void()> other)
-      : target_(target), other_(std::move(other)) {}
+      : ForwardingTarget(target), other_(std::move(other)) {}
 
-  const std::string& name() const noexcept override { return target_.name(); }
-  Result<std::vector<std::uint64_t>> Steps() const override { return target_.Steps(); }
-  Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
-    return target_.Open(step);
-  }
-  Result<void> Remove(std::uint64_t step, const std::optional<AttemptId>& only) override {
-    return target_.Remove(step, only);
-  }
-  Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
-                                                   const AttemptId& attempt) override {
-    return target_.Begin(step, attempt);
-  }
-  Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
-                                                  const AttemptId& attempt) override {
-    return target_.Join(step, attempt);
-  }
-  Result<std::string> Decide(std::string_view name, std::string_view answer) override {
-    return target_.Decide(name, answer);
-  }
-  void Forget(std::string_view name) noexcept override { target_.Forget(name); }
   Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
-    auto listed = target_.Decisions(prefix);
+    auto listed = ForwardingTarget::Decisions(prefix);
     if (const auto other = std::exchange(other_, nullptr)) other();
     return listed;
   }
-  Result<std::string> Decided(std::string_view name) const override {
-    return target_.Decided(name);
-  }
 
  private:
-  CheckpointTarget& target_;
   mutable std::function<void()> other_;
 };
 
