@@ -14,13 +14,6 @@
 namespace ffrecord::client {
 namespace {
 
-std::string Text(std::span<const std::uint64_t> values) {
-  std::string text = "(";
-  for (std::size_t i = 0; i < values.size(); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(values[i]);
-  return text + ")";
-}
-
 Error Invalid(std::string_view key, const std::string& what) {
   return Error{ErrorCode::kInvalidArgument, "checkpoint: tensor " + std::string(key) + ": " + what};
 }
@@ -33,8 +26,8 @@ Result<void> Describe(const TensorView& tensor, StoredBox& box) {
   const auto size = SizeOfBox(tensor.dtype, tensor.shape, tensor.offset, tensor.extent);
   if (!size) return Invalid(tensor.key, size.error().message);
   if (size.value() != tensor.data.size())
-    return Invalid(tensor.key, "extent " + Text(tensor.extent) + " of " + tensor.dtype + " takes " +
-                                   std::to_string(size.value()) + " bytes, but " +
+    return Invalid(tensor.key, "extent " + ShapeText(tensor.extent) + " of " + tensor.dtype +
+                                   " takes " + std::to_string(size.value()) + " bytes, but " +
                                    std::to_string(tensor.data.size()) + " were given");
   box.key = tensor.key;
   box.dtype = tensor.dtype;
@@ -141,13 +134,13 @@ bool Overlap(const PlannedBox& a, const PlannedBox& b) {
 }
 
 std::string Describe(const PlannedBox& box) {
-  return "the slice of rank " + std::to_string(box.rank) + " at " + Text(box.offset) +
-         " of extent " + Text(box.extent);
+  return "the slice of rank " + std::to_string(box.rank) + " at " + ShapeText(box.offset) +
+         " of extent " + ShapeText(box.extent);
 }
 
 std::string DescribeType(const PlannedBox& box) {
   return "rank " + std::to_string(box.rank) + " has " + std::string(box.dtype) + " " +
-         Text(box.shape);
+         ShapeText(box.shape);
 }
 
 // A sweep along the first dimension: only boxes that are still open there are compared.
@@ -188,7 +181,8 @@ Result<void> CheckTensor(std::span<const PlannedBox* const> boxes) {
   if (covered != whole)
     return Invalid(first.key, "the ranks' slices cover " + std::to_string(covered) + " of " +
                                   std::to_string(whole) + " elements of shape " +
-                                  Text(first.shape) + "; each element is to be saved by one rank");
+                                  ShapeText(first.shape) +
+                                  "; each element is to be saved by one rank");
   return {};
 }
 
@@ -212,6 +206,13 @@ TensorsOfBoxes GroupByKey(std::span<const PlannedBox> boxes) {
 }
 
 }  // namespace
+
+std::string ShapeText(std::span<const std::uint64_t> sizes) {
+  std::string text = "(";
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    text += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
+  return text + ")";
+}
 
 Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uint32_t rank,
                           std::span<const TensorView> tensors, std::uint64_t segment_payload_target,
@@ -253,7 +254,7 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
   SortByKey(boxes);
   for (std::size_t i = 1; i < boxes.size(); ++i)
     if (boxes[i - 1].key == boxes[i].key && boxes[i - 1].offset == boxes[i].offset)
-      return Invalid(boxes[i].key, "given twice at " + Text(boxes[i].offset));
+      return Invalid(boxes[i].key, "given twice at " + ShapeText(boxes[i].offset));
   plan.part.boxes = std::move(boxes);
   return plan;
 }

@@ -78,6 +78,9 @@ struct PlannedBox {
   std::uint32_t rank = 0;
 };
 
+// A shape, an offset or an extent, as messages show it: (3, 4).
+std::string ShapeText(std::span<const std::uint64_t> sizes);
+
 // The boxes of a part, which lends them.
 std::vector<PlannedBox> BoxesOf(const PartManifest& part);
 

@@ -5,18 +5,9 @@
 
 #include <ffrecord/checkpoint_dtype.h>
 
+#include "client/checkpoint/plan.h"
+
 namespace ffrecord::client {
-namespace {
-
-std::string Text(std::span<const std::uint64_t> values) {
-  std::string text = "(";
-  for (std::size_t i = 0; i < values.size(); ++i)
-    text += (i == 0 ? "" : ", ") + std::to_string(values[i]);
-  return text + ")";
-}
-
-}  // namespace
-
 StepDigests::StepDigests(std::span<const PartManifest> parts) {
   for (const PartManifest& part : parts) {
     const std::size_t first = segments_.size();
@@ -55,8 +46,8 @@ std::vector<StepDigests::Difference> StepDigests::Differences() const {
       if (sums[i] == box.digest) continue;
       found.push_back(
           {segment.part->rank,
-           "the bytes of tensor " + box.key + " at " + Text(box.offset) + " of extent " +
-               Text(box.extent) +
+           "the bytes of tensor " + box.key + " at " + ShapeText(box.offset) + " of extent " +
+               ShapeText(box.extent) +
                " are not those that were saved: they changed before they were written"});
     }
   }

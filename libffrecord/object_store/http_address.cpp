@@ -3,25 +3,16 @@
 #include <algorithm>
 
 #include "libffrecord/base/hex.h"
+#include "libffrecord/net/http/http.h"
 
 namespace ffrecord::object_store {
 namespace {
 
 // Percent-encodes what may not stand in a request line; what is encoded stays as it is.
 std::string Encoded(std::string_view text) {
-  constexpr char kDigits[] = "0123456789ABCDEF";
-  std::string encoded;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte > 0x20 && byte < 0x7F && c != '"' && c != '<' && c != '>' && c != '\\') {
-      encoded += c;
-    } else {
-      encoded += '%';
-      encoded += kDigits[byte >> 4];
-      encoded += kDigits[byte & 15];
-    }
-  }
-  return encoded;
+  return net::PercentEncode(text, [](char c) {
+    return c > 0x20 && c < 0x7F && std::string_view("\"<>\\").find(c) == std::string_view::npos;
+  });
 }
 
 // "a%40b" is "a@b".

@@ -1,22 +1,27 @@
 #include "libffrecord/net/http/http.h"
 
 #include <algorithm>
-#include <cctype>
-#include <cstring>
 #include <string_view>
 
 #include "libffrecord/base/patience.h"
 #include "libffrecord/net/http/easy_handle.h"
 
 namespace ffrecord::net {
+namespace {
 
-std::string UriEncode(std::string_view text, bool keep_slashes) {
+bool IsPlain(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+         std::string_view("-._~").find(c) != std::string_view::npos;
+}
+
+}  // namespace
+
+std::string PercentEncode(std::string_view text, bool (*may_stay)(char)) {
   constexpr char kDigits[] = "0123456789ABCDEF";
   std::string encoded;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x80 && std::isalnum(byte) != 0) || (c != '\0' && std::strchr("-._~", c)) ||
-        (c == '/' && keep_slashes)) {
+    if (may_stay(c)) {
       encoded += c;
     } else {
       encoded += '%';
@@ -25,6 +30,11 @@ std::string UriEncode(std::string_view text, bool keep_slashes) {
     }
   }
   return encoded;
+}
+
+std::string UriEncode(std::string_view text, bool keep_slashes) {
+  if (keep_slashes) return PercentEncode(text, [](char c) { return c == '/' || IsPlain(c); });
+  return PercentEncode(text, IsPlain);
 }
 
 std::string EncodeQuery(const std::vector<std::pair<std::string, std::string>>& query) {

@@ -41,6 +41,9 @@ struct HttpResponse {
   std::uint64_t size_bytes = 0;                // Size of the body.
 };
 
+// Percent-encodes the bytes that may not stay.
+std::string PercentEncode(std::string_view text, bool (*may_stay)(char));
+
 // Percent-encodes all but letters, digits and -._~, as RFC 3986 and Signature Version 4 say; with
 // `keep_slashes` also leaves '/'.
 std::string UriEncode(std::string_view text, bool keep_slashes);

@@ -208,6 +208,8 @@ class Connection {
   Result<void> TakeFrame();
   // Whether this client may do that to `name`. kDenied, whether there is such a name or not.
   Result<void> Allow(Right right, std::string_view name);
+  // The cluster's service, if this client has that right there. Null: the client has the refusal.
+  Result<ClusterService*> ClusterFor(const net::FrameHeader& header, Right right);
   // The request that has come, if this client may do that to what it names in `field`.
   template <class Request>
   Result<Request> Permitted(Right right, std::string Request::*field) {

@@ -88,53 +88,53 @@ Result<void> Connection::TakeClusterMap(const FrameHeader& header) {
                    Answer(FrameType::kClusterMap, map.reply.Encode(), std::move(map.slots)));
 }
 
+Result<ClusterService*> Connection::ClusterFor(const FrameHeader& header, Right right) {
+  const auto allowed = context_.cluster == nullptr ? Result<void>(NoCluster())
+                                                   : Allow(right, token_ ? token_->prefix : "");
+  if (allowed) return context_.cluster;
+  FFR_TRY(SendError(header.request_id, allowed.error()));
+  return nullptr;
+}
+
 Result<void> Connection::TakeSetMember(const FrameHeader& header) {
   const auto request = FFR_TRY(net::SetMember::Decode(endpoint_->body()));
-  if (context_.cluster == nullptr) return SendError(header.request_id, NoCluster());
-  if (auto allowed = Allow(Right::kAdmin, token_ ? token_->prefix : ""); !allowed)
-    return SendError(header.request_id, allowed.error());
-  return AddJob(
-      header, Kind::kMetadata,
-      [&service = *context_.cluster, request, who = Who()]() -> Result<Reply> {
-        return Later<void>(
-            [&service, request](auto done) { service.SetMember(request, std::move(done)); },
-            [request, who] {
-              spdlog::info("event=member_set node={} state={} {}", request.node,
-                           static_cast<unsigned>(request.state), who);
-              return Answer(FrameType::kSetMember);
-            });
-      });
+  ClusterService* const service = FFR_TRY(ClusterFor(header, Right::kAdmin));
+  if (service == nullptr) return {};
+  return AddJob(header, Kind::kMetadata, [service, request, who = Who()]() -> Result<Reply> {
+    return Later<void>(
+        [service, request](auto done) { service->SetMember(request, std::move(done)); },
+        [request, who] {
+          spdlog::info("event=member_set node={} state={} {}", request.node,
+                       static_cast<unsigned>(request.state), who);
+          return Answer(FrameType::kSetMember);
+        });
+  });
 }
 
 Result<void> Connection::TakeSetLevel(const FrameHeader& header) {
   const auto request = FFR_TRY(net::SetLevel::Decode(endpoint_->body()));
-  if (context_.cluster == nullptr) return SendError(header.request_id, NoCluster());
-  if (auto allowed = Allow(Right::kAdmin, token_ ? token_->prefix : ""); !allowed)
-    return SendError(header.request_id, allowed.error());
-  return AddJob(
-      header, Kind::kMetadata,
-      [&service = *context_.cluster, request, who = Who()]() -> Result<Reply> {
-        return Later<std::uint32_t>(
-            [&service, request](auto done) { service.RaiseLevel(request.level, std::move(done)); },
-            [who](std::uint32_t level) {
-              spdlog::info("event=level_set level={} {}", level, who);
-              return Answer(FrameType::kSetLevel, net::SetLevel{level}.Encode());
-            });
-      });
+  ClusterService* const service = FFR_TRY(ClusterFor(header, Right::kAdmin));
+  if (service == nullptr) return {};
+  return AddJob(header, Kind::kMetadata, [service, request, who = Who()]() -> Result<Reply> {
+    return Later<std::uint32_t>(
+        [service, request](auto done) { service->RaiseLevel(request.level, std::move(done)); },
+        [who](std::uint32_t level) {
+          spdlog::info("event=level_set level={} {}", level, who);
+          return Answer(FrameType::kSetLevel, net::SetLevel{level}.Encode());
+        });
+  });
 }
 
 Result<void> Connection::TakeMetadata(const FrameHeader& header) {
-  if (context_.cluster == nullptr) return SendError(header.request_id, NoCluster());
-  if (auto allowed = Allow(Right::kAdmin, token_ ? token_->prefix : ""); !allowed)
-    return SendError(header.request_id, allowed.error());
-  ClusterService& service = *context_.cluster;
+  ClusterService* const service = FFR_TRY(ClusterFor(header, Right::kAdmin));
+  if (service == nullptr) return {};
   const auto body = endpoint_->body();
   if (header.type == FrameType::kMetadataList) {
     return AddJob(
         header, Kind::kMetadata,
-        [&service, request = FFR_TRY(net::MetadataList::Decode(body))]() -> Result<Reply> {
+        [service, request = FFR_TRY(net::MetadataList::Decode(body))]() -> Result<Reply> {
           return Later<net::MetadataListReply>(
-              [&service, request](auto done) { service.ListMetadata(request, std::move(done)); },
+              [service, request](auto done) { service->ListMetadata(request, std::move(done)); },
               [](const net::MetadataListReply& reply) {
                 return Answer(FrameType::kMetadataList, reply.Encode());
               });
@@ -143,10 +143,10 @@ Result<void> Connection::TakeMetadata(const FrameHeader& header) {
   if (header.type == FrameType::kMetadataPut) {
     return AddJob(
         header, Kind::kMetadata,
-        [&service, request = FFR_TRY(net::MetadataPut::Decode(body)),
+        [service, request = FFR_TRY(net::MetadataPut::Decode(body)),
          who = Who()]() -> Result<Reply> {
           return Later<void>(
-              [&service, request](auto done) { service.PutMetadata(request, std::move(done)); },
+              [service, request](auto done) { service->PutMetadata(request, std::move(done)); },
               [is_last = request.is_last, who] {
                 if (is_last) spdlog::warn("event=metadata_restored {}", who);
                 return Answer(FrameType::kMetadataPut);
@@ -155,9 +155,9 @@ Result<void> Connection::TakeMetadata(const FrameHeader& header) {
   }
   return AddJob(
       header, Kind::kMetadata,
-      [&service, request = FFR_TRY(net::MetadataHistory::Decode(body))]() -> Result<Reply> {
+      [service, request = FFR_TRY(net::MetadataHistory::Decode(body))]() -> Result<Reply> {
         return Later<std::string>(
-            [&service, request](auto done) { service.WorkOnHistory(request, std::move(done)); },
+            [service, request](auto done) { service->WorkOnHistory(request, std::move(done)); },
             [](const std::string& json) {
               const auto bytes = std::as_bytes(std::span(json));
               return Answer(FrameType::kMetadataHistory, {}, {bytes.begin(), bytes.end()});
@@ -166,23 +166,21 @@ Result<void> Connection::TakeMetadata(const FrameHeader& header) {
 }
 
 Result<void> Connection::TakePeerQuestion(const FrameHeader& header) {
-  if (context_.cluster == nullptr) return SendError(header.request_id, NoCluster());
-  if (auto allowed = Allow(Right::kPeer, token_ ? token_->prefix : ""); !allowed)
-    return SendError(header.request_id, allowed.error());
-  ClusterService& service = *context_.cluster;
+  ClusterService* const service = FFR_TRY(ClusterFor(header, Right::kPeer));
+  if (service == nullptr) return {};
   const auto body = endpoint_->body();
   const auto job = [&]() -> Result<Work> {
     switch (header.type) {
       case FrameType::kAskHoldings:
-        return AskingJob<net::AskHoldings, cluster::Holdings>(service, header.type, body);
+        return AskingJob<net::AskHoldings, cluster::Holdings>(*service, header.type, body);
       case FrameType::kAskHeard:
-        return AskingJob<net::AskHeard, cluster::Flags>(service, header.type, body);
+        return AskingJob<net::AskHeard, cluster::Flags>(*service, header.type, body);
       case FrameType::kAskBuried:
-        return AskingJob<net::AskBuried, cluster::Flags>(service, header.type, body);
+        return AskingJob<net::AskBuried, cluster::Flags>(*service, header.type, body);
       case FrameType::kAskKnown:
-        return KnownJob(service, body);
+        return KnownJob(*service, body);
       default:
-        return AskingJob<net::AskFilled, cluster::Flags>(service, header.type, body);
+        return AskingJob<net::AskFilled, cluster::Flags>(*service, header.type, body);
     }
   }();
   if (!job) return job.error();
