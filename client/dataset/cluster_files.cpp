@@ -185,7 +185,7 @@ class ClusterHint final : public PrefetchHint {
       : files_(std::move(files)), hints_(std::move(hints)) {
     files_->KeepToOrder();
   }
-  ~ClusterHint() override { files_->LetGo(); }
+  ~ClusterHint() override { files_->StopKeepingToOrder(); }
   // If one is lost, all are to be sent again: the others read ahead what its node did.
   bool alive() override {
     return std::ranges::all_of(hints_, [](const auto& hint) { return hint->alive(); });

@@ -81,7 +81,7 @@ class Gate {
     for (int tries = 0; tries < kTries; ++tries) {
       if (!mutex_.try_lock()) continue;
       TakeSignals();
-      const bool wakes = waiting_ > 0 && pacer_ && MayLetGo(signal.what);
+      const bool wakes = waiting_ > 0 && pacer_ && MayRelease(signal.what);
       if (wakes) ++round_;
       mutex_.unlock();
       // One of them, which wakes the others: this thread has better things to do.
@@ -148,7 +148,7 @@ class Gate {
 
  private:
   // Whether what is held may go because of it.
-  bool MayLetGo(Signal::What what) const {
+  bool MayRelease(Signal::What what) const {
     if (what == Signal::What::kEnd) return !pacer_->is_in_phase();
     return what == Signal::What::kQueue && pacer_->has_low_queue();
   }

@@ -54,7 +54,7 @@ void ReplicatedFiles::KeepToOrder() const {
 }
 
 // Ends one KeepToOrder(): the next hint may have been sent before the last one ends.
-void ReplicatedFiles::LetGo() const {
+void ReplicatedFiles::StopKeepingToOrder() const {
   Health& of_all = health();
   const std::lock_guard lock(of_all.mutex);
   of_all.state->KeepToOrder(--of_all.order_keeper_count > 0);

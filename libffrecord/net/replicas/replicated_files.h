@@ -66,9 +66,9 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   std::vector<std::string> DamagedCopies(std::uint32_t file) const override;
 
   // Prefers the first owner of each extent that is well, because it reads ahead for us: until
-  // LetGo() was called as often.
+  // StopKeepingToOrder() was called as often.
   void KeepToOrder() const;
-  void LetGo() const;
+  void StopKeepingToOrder() const;
 
   // --- For its queues ---
   ReplicaPlaces& places() const noexcept { return *places_; }

@@ -231,7 +231,7 @@ void ReplicatedQueue::Step(const ReplicaReads::Event& event) {
     const std::lock_guard lock(health_.mutex);
     reads_.Step(Clock::now(), event, actions_);
   }
-  Obey();
+  RunActions();
 }
 
 Deadline ReplicatedQueue::NextTime() {
@@ -240,10 +240,10 @@ Deadline ReplicatedQueue::NextTime() {
 }
 
 // Requests go out at once; Poll() calls the groups.
-void ReplicatedQueue::Obey() {
+void ReplicatedQueue::RunActions() {
   for (ReplicaReads::Action& action : std::exchange(actions_, {})) {
     if (auto* send = std::get_if<ReplicaReads::Send>(&action))
-      Do(std::move(*send));
+      RunSend(std::move(*send));
     else if (const auto* cancel = std::get_if<ReplicaReads::Cancel>(&action))
       Cancel(cancel->leg);
     else if (const auto* drop = std::get_if<ReplicaReads::Drop>(&action))
@@ -255,7 +255,7 @@ void ReplicatedQueue::Obey() {
   }
 }
 
-void ReplicatedQueue::Do(ReplicaReads::Send send) {
+void ReplicatedQueue::RunSend(ReplicaReads::Send send) {
   const LegId id = send.leg;
   if (auto sent = Send(id, send); !sent) unsent_.emplace_back(id, std::move(sent).error());
 }

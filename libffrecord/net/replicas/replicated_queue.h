@@ -73,8 +73,8 @@ class ReplicatedQueue final : public RangeQueue {
   void AddNodes(std::size_t count);
   void Step(const ReplicaReads::Event& event);
   Deadline NextTime();
-  void Obey();
-  void Do(ReplicaReads::Send send);
+  void RunActions();
+  void RunSend(ReplicaReads::Send send);
   Result<void> Send(LegId id, ReplicaReads::Send& send);
   Result<RemoteQueue*> QueueOf(NodeIndex node);
   void Cancel(LegId leg);

@@ -155,7 +155,7 @@ void RemoteQueue::Advance() {
     const auto pushed = connection()->Push();
     has_more_ |= pushed && pushed.value();
   }
-  LetGo();
+  ReturnConnection();
 }
 
 void RemoteQueue::Wait(Deadline end) {
@@ -249,11 +249,11 @@ void RemoteQueue::Lost(Error why, const Error* outcome) {
     call->last = why;
     ask.PutBack();
   }
-  Forget();
+  ClearAsks();
   (void)tries_->End(outcome == nullptr ? why : *outcome);
 }
 
-void RemoteQueue::Forget() {
+void RemoteQueue::ClearAsks() {
   asks_.clear();
   entry_count_ = owed_bytes_ = 0;
   replies_.clear();
@@ -264,25 +264,25 @@ void RemoteQueue::Forget() {
 
 // Others may have the connection while nothing is under way here, and its place while nobody waits
 // for what is: until there are groups again, perhaps nobody takes the answers off.
-void RemoteQueue::LetGo() {
+void RemoteQueue::ReturnConnection() {
   if (connection() == nullptr) return;
   if (!asks_.empty() || !replies_.empty()) {
-    if (calls_.empty() && !tries_->is_parked() && !tries_->Park()) Drop();
+    if (calls_.empty() && !tries_->is_parked() && !tries_->Park()) CloseConnection();
     return;
   }
   if (calls_.empty() || !connection()->reusable()) (void)tries_->End({});
 }
 
 // Gives up a connection on which nobody waits for anything. Nobody is to blame.
-void RemoteQueue::Drop() {
-  Forget();
+void RemoteQueue::CloseConnection() {
+  ClearAsks();
   (void)tries_->End(connection()->Break({ErrorCode::kDeadlineExceeded, "it is in nobody's use"}));
 }
 
 // False: the connection is gone.
 bool RemoteQueue::Unpark() {
   if (!tries_->is_parked() || tries_->Unpark()) return true;
-  Drop();
+  CloseConnection();
   return false;
 }
 

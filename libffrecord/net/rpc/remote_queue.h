@@ -79,9 +79,9 @@ class RemoteQueue final : public RangeQueue {
   void TakeConnecting();
   void TakeConnected(Result<void> result, Deadline deadline, bool is_given_up);
   void Lost(Error why, const Error* outcome = nullptr);
-  void Forget();
-  void LetGo();
-  void Drop();
+  void ClearAsks();
+  void ReturnConnection();
+  void CloseConnection();
   bool Unpark();
   void NoteHeard();
 

@@ -83,10 +83,10 @@ Result<std::unique_ptr<ClusterService>> ClusterService::Start(const Options& opt
     spdlog::info("event=adopting names={} extents={}", service->adoption_->left_count(),
                  service->adoption_->extents().size());
   }
-  service->map_version_ = service->VersionTold(state);
+  service->map_version_ = service->AdvertisedVersion(state);
   service->state_ = std::make_shared<const ClusterState>(std::move(state));
   service->Enrol(known);
-  service->told_trouble_ = service->enrolment_->trouble();  // Nothing to tell before an answer.
+  service->logged_reason_ = service->enrolment_->trouble();  // Nothing to tell before an answer.
   service->thread_ = std::thread([&started = *service] { started.Run(); });
   return service;
 }
@@ -192,7 +192,7 @@ void ClusterService::Take(const cluster::Answer& answer) {
   spdlog::info("event=enrolled node={} cluster={}", options_.node, Hex(*enrolment_->cluster()));
   {
     const std::lock_guard lock(state_mutex_);
-    id_to_keep_ = enrolment_->cluster();
+    unsaved_id_ = enrolment_->cluster();
   }
   keeper_.Post([this] { SaveKept(); });
 }
@@ -216,7 +216,7 @@ void ClusterService::StepAll(TimePoint now) {
     Carry(node_.Step(now));
     // The store was emptied: it may be founded again, with what this node knows.
     if (node_.view().continuity.finds_nothing() && enrolment_->is_done()) Enrol(state()->cluster);
-    may_unlink_ = node_.view().continuity.is_trusted();
+    is_metadata_trusted_ = node_.view().continuity.is_trusted();
     Refresh(now);
     extents_.NoteElsewhere(node_.replication().elsewhere());
     AnswerFinished();
@@ -250,9 +250,9 @@ void ClusterService::SweepDropped() {
     });
   }
   for (const auto& sweeper : sweepers_) {
-    if (!may_unlink_ || sweeper->is_running.exchange(true)) continue;
+    if (!is_metadata_trusted_ || sweeper->is_running.exchange(true)) continue;
     sweeper->thread.Post([this, &sweeper = *sweeper] {
-      extents_.Sweep(sweeper.disk, [this] { return may_unlink_.load(); });
+      extents_.Sweep(sweeper.disk, [this] { return is_metadata_trusted_.load(); });
       sweeper.is_running = false;
     });
   }
@@ -260,9 +260,9 @@ void ClusterService::SweepDropped() {
 
 void ClusterService::NoteTrouble() {
   std::string trouble = Trouble();
-  if (trouble == told_trouble_) return;
-  told_trouble_ = std::move(trouble);
-  if (!told_trouble_.empty()) spdlog::warn("event=takes_no_part why=\"{}\"", told_trouble_);
+  if (trouble == logged_reason_) return;
+  logged_reason_ = std::move(trouble);
+  if (!logged_reason_.empty()) spdlog::warn("event=takes_no_part why=\"{}\"", logged_reason_);
 }
 
 bool ClusterService::IsPreferredOwner(const ExtentId& id, std::size_t replicas) const {

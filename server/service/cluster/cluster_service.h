@@ -246,7 +246,7 @@ class ClusterService {
   void Refresh(TimePoint now);
   // The version of the map that clients receive. While this daemon adopts, none without it: by that
   // they would look for its extents at other nodes alone.
-  std::uint32_t VersionTold(const ClusterState& state) const;
+  std::uint32_t AdvertisedVersion(const ClusterState& state) const;
   void NoteTrouble();
   using Manifest = std::shared_ptr<const DatasetManifest>;
   void ChangeName(const std::string& name, const Manifest& before, const Manifest& after);
@@ -346,14 +346,15 @@ class ClusterService {
 
   mutable std::mutex state_mutex_;
   ClusterStatePtr state_ = std::make_shared<const ClusterState>();
-  std::optional<net::ClusterId> id_to_keep_;  // None: this node's disk has it.
-  ClusterStatePtr to_keep_;                   // Null: this node's disk has it.
-  cluster::HistoryMark mark_to_keep_;
+  std::optional<net::ClusterId> unsaved_id_;  // None: this node's disk has it.
+  ClusterStatePtr unsaved_state_;             // Null: this node's disk has it.
+  cluster::HistoryMark unsaved_mark_;
   std::atomic<std::uint32_t> map_version_{0};
   std::atomic<bool> is_leased_{false};
   std::atomic<bool> is_taking_back_{false};
   std::atomic<bool> is_unsaved_{false};  // The keeper has failed, and is to try again.
-  std::atomic<bool> may_unlink_{false};  // The metadata is trusted, as far as the machines know.
+  std::atomic<bool> is_metadata_trusted_{
+      false};  // The metadata is trusted, as far as the machines know.
   Counters counters_;
   MetricSet metrics_;
 
@@ -370,7 +371,7 @@ class ClusterService {
   TimePoint may_found_until_{};  // An operator wants a rebuild: also of a store that has nothing.
   const TimePoint started_ = Clock::now();
   TimePoint heard_{};  // The store answered last.
-  std::string told_trouble_;
+  std::string logged_reason_;
   TimePoint upkeep_next_{};
   TimePoint refused_next_{};
   std::optional<ExtentCounts> counts_;  // The last ones; none: nobody has asked.
@@ -379,8 +380,8 @@ class ClusterService {
   std::list<Waiter> waiters_;
   std::map<cluster::CallId, MetaStore::WatchId> watches_;
 
-  ClusterCache cache_;        // The keeper's, once it runs.
-  std::string why_not_kept_;  // The keeper's; empty: the disk has what it should.
+  ClusterCache cache_;      // The keeper's, once it runs.
+  std::string save_error_;  // The keeper's; empty: the disk has what it should.
   const std::shared_ptr<ServiceInbox> inbox_;
   TaskThreads keeper_{1};  // Writes to this node's disk meanwhile.
   // Removes the files of what was dropped of one disk; null: of none.

@@ -11,7 +11,7 @@
 
 namespace ffrecord::server {
 
-std::uint32_t ClusterService::VersionTold(const ClusterState& state) const {
+std::uint32_t ClusterService::AdvertisedVersion(const ClusterState& state) const {
   const bool is_alone = options_.adopt && state.slots->map.Find(options_.node) == SlotMap::kNoNode;
   return is_alone ? 0 : state.map_version();
 }
@@ -59,7 +59,7 @@ void ClusterService::Refresh(TimePoint now) {
   after->ancestors = view.continuity.ancestors();
   after->may_lack_names = cluster::MayLackNames(view);
   if (after->names != before->names) ChangeReferences(*before->names, *after->names);
-  map_version_ = VersionTold(*after);
+  map_version_ = AdvertisedVersion(*after);
   {
     const std::lock_guard lock(state_mutex_);
     state_ = after;
@@ -72,8 +72,8 @@ void ClusterService::Refresh(TimePoint now) {
 void ClusterService::Keep(ClusterStatePtr after) {
   {
     const std::lock_guard lock(state_mutex_);
-    to_keep_ = std::move(after);
-    mark_to_keep_ = mark_seen_;
+    unsaved_state_ = std::move(after);
+    unsaved_mark_ = mark_seen_;
   }
   keeper_.Post([this] { SaveKept(); });
 }
@@ -85,9 +85,9 @@ void ClusterService::SaveKept() {
   cluster::HistoryMark mark;
   {
     const std::lock_guard lock(state_mutex_);
-    id = id_to_keep_;
-    state = to_keep_;
-    mark = mark_to_keep_;
+    id = unsaved_id_;
+    state = unsaved_state_;
+    mark = unsaved_mark_;
   }
   Result<void> saved;
   if (id) saved = cache_.WriteId(*id, options_.node);
@@ -95,16 +95,16 @@ void ClusterService::SaveKept() {
   // Last: a mark says that the names up to it are there.
   if (saved && state) saved = cache_.WriteMark(mark);
   const std::string why = saved ? "" : saved.error().message;
-  if (!why.empty() && why != why_not_kept_)
+  if (!why.empty() && why != save_error_)
     spdlog::error("event=cluster_not_saved error=\"{}\"", why);
-  if (why.empty() && !why_not_kept_.empty()) spdlog::info("event=cluster_saved");
-  why_not_kept_ = why;
+  if (why.empty() && !save_error_.empty()) spdlog::info("event=cluster_saved");
+  save_error_ = why;
   is_unsaved_ = !saved;
   if (!saved) return;
   {
     const std::lock_guard lock(state_mutex_);
-    if (id_to_keep_ == id) id_to_keep_.reset();
-    if (to_keep_ == state) to_keep_.reset();
+    if (unsaved_id_ == id) unsaved_id_.reset();
+    if (unsaved_state_ == state) unsaved_state_.reset();
   }
   if (state) inbox_->Post([this, mark] { kept_revision_ = mark.revision; });
 }

@@ -304,13 +304,13 @@ void ReadAhead::ReclaimFrom(std::uint64_t number, Plan& plan) {
   // queued.
   for (auto place = plan.queued.rbegin(); place != plan.queued.rend(); ++place) {
     if (!HoldsTooMuch(plan)) return;
-    (void)LetGo(number, plan, *place);
+    (void)ReclaimPiece(number, plan, *place);
   }
   std::deque<Place> kept;
   while (HoldsTooMuch(plan) && !plan.begun.empty()) {
     const Place place = plan.begun.back();
     plan.begun.pop_back();
-    auto& to = LetGo(number, plan, place) ? plan.queued : kept;
+    auto& to = ReclaimPiece(number, plan, place) ? plan.queued : kept;
     to.push_front(place);
   }
   plan.begun.insert(plan.begun.end(), kept.begin(), kept.end());
@@ -321,7 +321,7 @@ bool ReadAhead::HoldsTooMuch(const Plan& plan) const {
   return plan.held_bytes >= Share(plan) + kPageBytes;
 }
 
-bool ReadAhead::LetGo(std::uint64_t number, const Plan& plan, const Place& place) {
+bool ReadAhead::ReclaimPiece(std::uint64_t number, const Plan& plan, const Place& place) {
   Item* const item = Find(place.extent, place.offset_bytes);
   if (item == nullptr || item->payer != number || item->state != State::kRead) return false;
   if (plan.held_bytes - item->charged_bytes < Share(plan)) return false;

@@ -221,7 +221,7 @@ class ReadAhead {
   void ReclaimFrom(std::uint64_t number, Plan& plan);
   bool HoldsTooMuch(const Plan& plan) const;
   // True if the plan pays for what is at `place` no more: it is to be read again.
-  bool LetGo(std::uint64_t number, const Plan& plan, const Place& place);
+  bool ReclaimPiece(std::uint64_t number, const Plan& plan, const Place& place);
   void Choose();
   // Adds them to chosen_, in the order of the disk.
   void AddChosen(std::vector<Chosen> pieces);

@@ -80,9 +80,9 @@ TEST_F(ReplicatedFilesTest, TheOrderIsKeptToUntilTheLastHintIsGone) {
   files_->KeepToOrder();
   EXPECT_EQ(Preferred(), 0U);
   files_->KeepToOrder();
-  files_->LetGo();  // The hint of the epoch before goes after the next one was sent.
+  files_->StopKeepingToOrder();  // The hint of the epoch before goes after the next one was sent.
   EXPECT_EQ(Preferred(), 0U);
-  files_->LetGo();
+  files_->StopKeepingToOrder();
   EXPECT_EQ(Preferred(), 1U);
 }
 

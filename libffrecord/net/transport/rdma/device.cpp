@@ -264,7 +264,7 @@ void OpenRdmaDevice::LookAtDevice() {
   gone_.Ring();
 }
 
-bool OpenRdmaDevice::LetGo() {
+bool OpenRdmaDevice::CloseIfUnused() {
   const std::lock_guard lock(mutex_);
   if (is_gone_ && connection_count_ == 0) {
     verbs_.close_device(std::exchange(context_, nullptr));
@@ -289,7 +289,7 @@ void OpenRdmaDevice::RunKeeper() {
       one.queue_pair->AskForSent();
       return is_gone_ || one.queue_pair->HasSentAll() || now >= one.deadline;
     });
-    if (closing.empty() && LetGo()) return;
+    if (closing.empty() && CloseIfUnused()) return;
     WaitForNews(closing);  // Changes since then have rung.
   }
 }

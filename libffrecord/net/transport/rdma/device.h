@@ -62,7 +62,7 @@ class OpenRdmaDevice final : public RdmaDevice {
   void LookAtDevice();
   bool HasVanished();
   // Whether the keeper is done.
-  bool LetGo();
+  bool CloseIfUnused();
 
   const Verbs& verbs_;
   ibv_context* context_;  // Null once it was closed.
