@@ -40,7 +40,14 @@ class Overtaken final : public ForwardingTarget {
   mutable std::function<void()> other_;
 };
 
-TEST(CheckpointLineTest, AGenerationIsOnTheLineUpToItsLastStep) {
+class CheckpointLineTest : public testing::Test {
+ protected:
+  const TempFolder folder_;
+  const std::unique_ptr<CheckpointTarget> target_ =
+      OpenFolderTarget(folder_.path().string(), false);
+};
+
+TEST_F(CheckpointLineTest, AGenerationIsOnTheLineUpToItsLastStep) {
   const RunLine line = Line();
   EXPECT_TRUE(line.Has(0, 10));
   EXPECT_FALSE(line.Has(0, 11));
@@ -53,48 +60,42 @@ TEST(CheckpointLineTest, AGenerationIsOnTheLineUpToItsLastStep) {
     EXPECT_TRUE(line.Has(line.GenerationAt(step), step)) << step;
 }
 
-TEST(CheckpointLineTest, WithoutARecordEverythingIsOnTheLine) {
-  const TempFolder folder;
-  const auto target = OpenFolderTarget(folder.path().string(), false);
-  const RunLine line = LineOf(*target).value();
+TEST_F(CheckpointLineTest, WithoutARecordEverythingIsOnTheLine) {
+  const RunLine line = LineOf(*target_).value();
   EXPECT_EQ(line.number, 0U);
   EXPECT_TRUE(line.Has(0, 5));
   EXPECT_TRUE(line.Has(77, 5));
 }
 
-TEST(CheckpointLineTest, TheNewestRecordIsTheLine) {
-  const TempFolder folder;
-  const auto target = OpenFolderTarget(folder.path().string(), false);
+TEST_F(CheckpointLineTest, TheNewestRecordIsTheLine) {
   RunLine line = Line();
   for (std::uint64_t number = 1; number <= 12; ++number) {  // More than one digit.
     line.number = number;
     line.generation = 100 + number;
     line.parts.back().last_step = 20 + number;
-    ASSERT_TRUE(TakeLine(*target, {line, true, number - 1}));
-    const RunLine found = LineOf(*target).value();
+    ASSERT_TRUE(TakeLine(*target_, {line, true, number - 1}));
+    const RunLine found = LineOf(*target_).value();
     EXPECT_EQ(found.number, number);
     EXPECT_EQ(found.generation, line.generation);
     EXPECT_EQ(found.parts, line.parts);
   }
 }
 
-TEST(CheckpointLineTest, ASaveThatWasOvertakenMakesNoLine) {
-  const TempFolder folder;
-  const auto target = OpenFolderTarget(folder.path().string(), false);
+TEST_F(CheckpointLineTest, ASaveThatWasOvertakenMakesNoLine) {
   RunLine line = Line();
   line.number = 1;
-  ASSERT_TRUE(TakeLine(*target, {line, true, 0}));
+  ASSERT_TRUE(TakeLine(*target_, {line, true, 0}));
   line.generation = 10;
   for (const bool is_new : {true, false}) {
-    const auto taken = TakeLine(*target, {line, is_new, 0});
+    const auto taken = TakeLine(*target_, {line, is_new, 0});
     ASSERT_FALSE(taken);
     EXPECT_EQ(taken.error().code, ErrorCode::kConflict);
   }
-  EXPECT_EQ(LineOf(*target).value().generation, 9U);
+  EXPECT_EQ(LineOf(*target_).value().generation, 9U);
 }
 
 // Two processes go back at once: both have seen that number 1 is free.
-TEST(CheckpointLineTest, OneOfTwoThatGoBackAtOnceGetsTheLine) {
+TEST_F(CheckpointLineTest, OneOfTwoThatGoBackAtOnceGetsTheLine) {
   for (const std::uint64_t generation : {8U, 10U}) {
     const TempFolder folder;
     const auto target = OpenFolderTarget(folder.path().string(), false);
@@ -114,52 +115,46 @@ TEST(CheckpointLineTest, OneOfTwoThatGoBackAtOnceGetsTheLine) {
 
 // A process claimed its number, and was killed before it wrote its record. If that began to count
 // later, with the record that the next process writes, it would give up what was saved since.
-TEST(CheckpointLineTest, AClaimCountsFromTheMomentItIsMade) {
-  const TempFolder folder;
-  const auto target = OpenFolderTarget(folder.path().string(), false);
+TEST_F(CheckpointLineTest, AClaimCountsFromTheMomentItIsMade) {
   RunLine line = Line();
   line.number = 1;
-  ASSERT_TRUE(TakeLine(*target, {line, true, 0}));
-  target->Forget("line-1-0000000000000009");
-  EXPECT_EQ(LineOf(*target).value().generation, 9U);
-  EXPECT_EQ(LineOf(*target).value().parts, line.parts);
+  ASSERT_TRUE(TakeLine(*target_, {line, true, 0}));
+  target_->Forget("line-1-0000000000000009");
+  EXPECT_EQ(LineOf(*target_).value().generation, 9U);
+  EXPECT_EQ(LineOf(*target_).value().parts, line.parts);
   RunLine next = line;
   next.generation = 10;
-  ASSERT_FALSE(TakeLine(*target, {next, true, 0}));
-  ASSERT_FALSE(TakeLine(*target, {RunLine(), false, 0})) << "what goes on is on the line no more";
+  ASSERT_FALSE(TakeLine(*target_, {next, true, 0}));
+  ASSERT_FALSE(TakeLine(*target_, {RunLine(), false, 0})) << "what goes on is on the line no more";
   next.number = 2;
-  EXPECT_TRUE(TakeLine(*target, {next, true, 1}));
-  EXPECT_EQ(LineOf(*target).value().generation, 10U);
+  EXPECT_TRUE(TakeLine(*target_, {next, true, 1}));
+  EXPECT_EQ(LineOf(*target_).value().generation, 10U);
 }
 
-TEST(CheckpointLineTest, ASaveOnALineThatWasOnlyClaimedWritesItsRecord) {
-  const TempFolder folder;
-  const auto target = OpenFolderTarget(folder.path().string(), false);
+TEST_F(CheckpointLineTest, ASaveOnALineThatWasOnlyClaimedWritesItsRecord) {
   RunLine line = Line();
   line.number = 1;
-  ASSERT_TRUE(TakeLine(*target, {line, true, 0}));
-  target->Forget("line-1-0000000000000009");
-  ASSERT_TRUE(TakeLine(*target, {LineOf(*target).value(), false, 1}));
-  target->Forget("line-1");
-  EXPECT_EQ(LineOf(*target).value().parts, line.parts);
+  ASSERT_TRUE(TakeLine(*target_, {line, true, 0}));
+  target_->Forget("line-1-0000000000000009");
+  ASSERT_TRUE(TakeLine(*target_, {LineOf(*target_).value(), false, 1}));
+  target_->Forget("line-1");
+  EXPECT_EQ(LineOf(*target_).value().parts, line.parts);
 }
 
-TEST(CheckpointLineTest, ADamagedRecordIsReadFromItsClaim) {
+TEST_F(CheckpointLineTest, ADamagedRecordIsReadFromItsClaim) {
   const std::string name = "line-1-0000000000000009";
-  const TempFolder folder;
-  const auto target = OpenFolderTarget(folder.path().string(), false);
   RunLine line = Line();
   line.number = 1;
-  ASSERT_TRUE(TakeLine(*target, {line, true, 0}));
-  target->Forget(name);
-  ASSERT_TRUE(target->Decide(name, "0:1;0000000000000000"));
-  EXPECT_EQ(LineOf(*target).value().parts, line.parts);
-  target->Forget("line-1");
-  ASSERT_TRUE(target->Decide("line-1", "damaged"));
-  EXPECT_EQ(LineOf(*target).error().code, ErrorCode::kCorruption);
+  ASSERT_TRUE(TakeLine(*target_, {line, true, 0}));
+  target_->Forget(name);
+  ASSERT_TRUE(target_->Decide(name, "0:1;0000000000000000"));
+  EXPECT_EQ(LineOf(*target_).value().parts, line.parts);
+  target_->Forget("line-1");
+  ASSERT_TRUE(target_->Decide("line-1", "damaged"));
+  EXPECT_EQ(LineOf(*target_).error().code, ErrorCode::kCorruption);
 }
 
-TEST(CheckpointLineTest, AGarbledClaimIsNamed) {
+TEST_F(CheckpointLineTest, AGarbledClaimIsNamed) {
   for (const std::string text : {"", "-", "9;", "0000000000000009;-;0000000000000000"}) {
     const TempFolder folder;
     const auto target = OpenFolderTarget(folder.path().string(), false);
@@ -173,19 +168,17 @@ TEST(CheckpointLineTest, AGarbledClaimIsNamed) {
 
 // A save that goes on looks for records, then becomes visible: another process may go back between
 // the two.
-TEST(CheckpointLineTest, AStepThatIsGivenUpAsItBecomesVisibleIsNoSuccess) {
-  const TempFolder folder;
-  const auto target = OpenFolderTarget(folder.path().string(), false);
-  EXPECT_TRUE(CheckOnLine(*target, 0, 30));
+TEST_F(CheckpointLineTest, AStepThatIsGivenUpAsItBecomesVisibleIsNoSuccess) {
+  EXPECT_TRUE(CheckOnLine(*target_, 0, 30));
   RunLine line = Line();
   line.number = 1;
-  ASSERT_TRUE(TakeLine(*target, {line, true, 0}));
-  EXPECT_EQ(CheckOnLine(*target, 0, 30).error().code, ErrorCode::kConflict);
-  EXPECT_TRUE(CheckOnLine(*target, 9, 30));
-  EXPECT_TRUE(CheckOnLine(*target, 0, 10));
+  ASSERT_TRUE(TakeLine(*target_, {line, true, 0}));
+  EXPECT_EQ(CheckOnLine(*target_, 0, 30).error().code, ErrorCode::kConflict);
+  EXPECT_TRUE(CheckOnLine(*target_, 9, 30));
+  EXPECT_TRUE(CheckOnLine(*target_, 0, 10));
 }
 
-TEST(CheckpointLineTest, AGarbledRecordIsNamed) {
+TEST_F(CheckpointLineTest, AGarbledRecordIsNamed) {
   const std::string name = "line-1-0000000000000009";
   for (const std::string text : {"", "-", "0:1", "0:1;0000000000000000", ";", "x;y"}) {
     const TempFolder folder;
@@ -198,13 +191,11 @@ TEST(CheckpointLineTest, AGarbledRecordIsNamed) {
   }
 }
 
-TEST(CheckpointLineTest, OtherFilesAreNoRecords) {
-  const TempFolder folder;
-  const auto target = OpenFolderTarget(folder.path().string(), false);
+TEST_F(CheckpointLineTest, OtherFilesAreNoRecords) {
   for (const std::string name : {"line-", "line-0", "line-1x", "line-x-0000000000000009",
                                  "line-1-9", "line-0-0000000000000009", "line-1-000000000000000g"})
-    ASSERT_TRUE(target->Decide(name, "anything"));
-  EXPECT_EQ(LineOf(*target).value().number, 0U);
+    ASSERT_TRUE(target_->Decide(name, "anything"));
+  EXPECT_EQ(LineOf(*target_).value().number, 0U);
 }
 
 }  // namespace
