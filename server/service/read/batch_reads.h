@@ -81,7 +81,7 @@ class BatchReads {
   };
   struct Batch {
     std::uint64_t request_id = 0;
-    BatchPlan plan;
+    RunPlan plan;
     std::vector<std::uint32_t> entry_sizes;
     std::shared_ptr<const ClientSlab> slab;
     std::vector<std::uint32_t> slab_offsets;  // One for each entry, with a slab.

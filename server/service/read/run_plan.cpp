@@ -21,7 +21,7 @@ net::EntryStatus StatusOf(const net::BatchEntry& entry, std::span<const ExtentPt
   return net::EntryStatus::kOk;
 }
 
-void AddPiece(BatchPlan& plan, std::uint32_t entry, std::uint64_t entry_offset,
+void AddPiece(RunPlan& plan, std::uint32_t entry, std::uint64_t entry_offset,
               std::uint64_t run_offset, std::uint64_t size) {
   plan.pieces.push_back({entry, static_cast<std::uint32_t>(entry_offset),
                          static_cast<std::uint32_t>(run_offset), static_cast<std::uint32_t>(size)});
@@ -29,16 +29,16 @@ void AddPiece(BatchPlan& plan, std::uint32_t entry, std::uint64_t entry_offset,
 }
 
 // Adds a run of the extent that was added last.
-void AddRun(BatchPlan& plan, std::uint64_t offset, std::uint64_t size, bool continues) {
+void AddRun(RunPlan& plan, std::uint64_t offset, std::uint64_t size, bool continues) {
   plan.runs.push_back({&plan.extents.back(), offset, static_cast<std::uint32_t>(size),
                        static_cast<std::uint32_t>(plan.pieces.size()), 0, continues});
 }
 
 }  // namespace
 
-BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table,
-                    const ClientSlab* slab) {
-  BatchPlan plan;
+RunPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table,
+                  const ClientSlab* slab) {
+  RunPlan plan;
   plan.statuses.reserve(entries.size());
   std::vector<std::uint32_t> order;
   for (std::uint32_t i = 0; i < entries.size(); ++i) {

@@ -50,10 +50,10 @@ struct ClientSlab {
 };
 
 // How a batch is read: runs in the order of the disk, neighbours merged, large entries cut.
-struct BatchPlan {
-  BatchPlan() = default;
-  BatchPlan(BatchPlan&&) = default;
-  BatchPlan& operator=(BatchPlan&&) = default;
+struct RunPlan {
+  RunPlan() = default;
+  RunPlan(RunPlan&&) = default;
+  RunPlan& operator=(RunPlan&&) = default;
 
   std::deque<ExtentPtr> extents;  // Extents that the runs point to; a move leaves them in place.
   std::vector<ReadRun> runs;
@@ -64,7 +64,7 @@ struct BatchPlan {
 // `table` is the connection's. Entries that are bound to nothing, or pass their extent, get their
 // status here and are in no run. With a `slab`, so do those that pass it; if it is mapped, nothing
 // is merged: each run has its own place there.
-BatchPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table,
-                    const ClientSlab* slab = nullptr);
+RunPlan PlanBatch(std::span<const net::BatchEntry> entries, std::span<const ExtentPtr> table,
+                  const ClientSlab* slab = nullptr);
 
 }  // namespace ffrecord::server

@@ -23,13 +23,13 @@ ExtentPtr MakeExtent(std::uint64_t size_bytes) {
   return extent;
 }
 
-TEST(BatchPlanTest, EntriesThatAreWrongHaveAStatusAndNoRun) {
+TEST(RunPlanTest, EntriesThatAreWrongHaveAStatusAndNoRun) {
   const std::vector<ExtentPtr> table{MakeExtent(100), nullptr};
   const std::vector<BatchEntry> entries{
       {0, 0, 100, 0}, {1, 0, 1, 0},          {2, 0, 1, 0},          {0, 100, 1, 0}, {0, 1, 100, 0},
       {0, 99, 1, 0},  {0, 0xFFFFFFFF, 2, 0}, {0, 0, 0xFFFFFFFF, 0}, {0, 100, 0, 0}};
 
-  const BatchPlan plan = PlanBatch(entries, table);
+  const RunPlan plan = PlanBatch(entries, table);
 
   EXPECT_EQ(plan.statuses,
             (std::vector{EntryStatus::kOk, EntryStatus::kNotHere, EntryStatus::kNotHere,
@@ -39,7 +39,7 @@ TEST(BatchPlanTest, EntriesThatAreWrongHaveAStatusAndNoRun) {
   EXPECT_EQ(plan.runs[0].piece_count, 2U);
 }
 
-TEST(BatchPlanTest, NeighboursAreReadTogetherAndLargeEntriesInPieces) {
+TEST(RunPlanTest, NeighboursAreReadTogetherAndLargeEntriesInPieces) {
   const std::vector<ExtentPtr> table{MakeExtent(64 << 20), MakeExtent(64 << 20)};
   const auto gap = static_cast<std::uint32_t>(kDiskCoalescing.gap_bytes_max);
   const std::vector<BatchEntry> entries{
@@ -50,7 +50,7 @@ TEST(BatchPlanTest, NeighboursAreReadTogetherAndLargeEntriesInPieces) {
       {1, 1 << 20, (5 << 20) / 2, 0},
   };
 
-  const BatchPlan plan = PlanBatch(entries, table);
+  const RunPlan plan = PlanBatch(entries, table);
 
   ASSERT_EQ(plan.runs.size(), 6U);
   EXPECT_EQ(plan.runs[0].offset_bytes, 990U);
@@ -64,7 +64,7 @@ TEST(BatchPlanTest, NeighboursAreReadTogetherAndLargeEntriesInPieces) {
   EXPECT_EQ(plan.runs[5].size_bytes, 1U << 19);
 }
 
-TEST(BatchPlanTest, RandomPlansDeliverEveryByteInOrder) {
+TEST(RunPlanTest, RandomPlansDeliverEveryByteInOrder) {
   std::mt19937 random(test::Seed());
   const std::uint32_t size = 3 << 20;
   const std::vector<ExtentPtr> table{MakeExtent(size), MakeExtent(size)};
@@ -78,7 +78,7 @@ TEST(BatchPlanTest, RandomPlansDeliverEveryByteInOrder) {
           static_cast<std::uint32_t>(random() % (std::min(most, size - entry.offset_bytes) + 1));
     }
 
-    const BatchPlan plan = PlanBatch(entries, table);
+    const RunPlan plan = PlanBatch(entries, table);
 
     std::vector<std::uint32_t> delivered(entries.size());
     for (std::size_t r = 0; r < plan.runs.size(); ++r) {
