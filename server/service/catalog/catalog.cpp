@@ -76,12 +76,11 @@ Result<void> Catalog::LoadUploads() {
 Result<void> Catalog::LoadTombstones() {
   return ForEachEntry(meta_, kTombstoneKeys, [&](const MetaStore::KeyValue& entry) {
     // Though nothing is unlinked beside a damaged manifest: their ids must not be used anew.
-    AddTombstone(entry.key, DecodeIds(entry.value));
+    report_.deleted_count += AddTombstone(entry.key, DecodeIds(entry.value));
   });
 }
 
 void Catalog::ExplainExtents() {
-  for (const Tombstone& tombstone : tombstones_) report_.deleted_count += tombstone.extents.size();
   for (const ExtentId& id : extents_.scan_report().unknown) {
     const ExtentPtr extent = extents_.Find(id);
     if (!extent) continue;  // Deleted.
@@ -327,13 +326,6 @@ Result<void> Catalog::CheckUploadQuotas(const net::PutBegin& begin,
         EDQUOT};
   }
   return {};
-}
-
-void Catalog::RefreshRoom() {
-  for (const auto& disk : extents_.disks())
-    if (disk->space().free_bytes >= kExtentSizeMax && &disk->writes() != &home_.writes())
-      disk->writes().NoteSuccess();
-  home_.Look();
 }
 
 Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes) {
