@@ -139,7 +139,6 @@ class Catalog {
   // Puts on record that the upload goes on, with the client that began it.
   Result<void> RecordUpload(std::uint64_t upload, std::string_view owner_prefix);
   bool IsPublished(const ExtentId& id) const { return references_.Contains(id); }
-  Result<void> CheckMode(const net::Publish& publish, const std::optional<NameRecord>& found) const;
   Result<void> CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
                             MetaStore::Commit& commit) const;
   // Adds to `commit` what removes `name`'s manifest, whose extents, less those of `keep`, get a
