@@ -8,14 +8,12 @@
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
 #include "client/dataset/catalog.h"
+#include "client/dataset/cluster.h"
 #include "client/dataset/cluster_files.h"
-#include "client/dataset/daemons.h"
 #include "client/dataset/upload.h"
 #include "client/dataset/verified_extents.h"
 #include "libffrecord/base/side_by_side.h"
 #include "libffrecord/format/dataset_manifest.h"
-#include "libffrecord/net/rpc/remote_files.h"
-#include "libffrecord/net/rpc/session.h"
 
 namespace ffrecord::client {
 namespace {
@@ -26,7 +24,7 @@ constexpr std::size_t kSegmentsAtOnce = 4;
 // manifest.
 struct RemoteRun {
   net::Location location;
-  std::shared_ptr<DaemonFinder> finder;
+  std::shared_ptr<ClusterFinder> finder;
   SessionOptions options;
 
   Result<Catalog> catalog() const { return Catalog(FFR_TRY(finder->Find())); }
@@ -113,7 +111,7 @@ class DaemonAttempt final : public CheckpointAttempt {
 
  private:
   Result<Upload*> BeginUpload() {
-    if (!upload_) upload_.emplace(FFR_TRY(run_.finder->Find()), run_.options);
+    if (!upload_) upload_.emplace(FFR_TRY(run_.finder->Find()));
     return &*upload_;
   }
   static Result<WrittenFile> PutTo(Upload& upload, std::string_view name, std::uint64_t size_bytes,
@@ -168,11 +166,7 @@ class DaemonStep final : public CommittedStep {
         return Error{ErrorCode::kNotFound, Describe(name) + ": the step has no such file"};
       wanted.files.push_back(*file);
     }
-    const Daemons daemons = FFR_TRY(run_.finder->Find());
-    if (daemons.cluster != nullptr)
-      return OpenClusterFiles(daemons.cluster, std::move(wanted), run_.Describe(step_));
-    return std::unique_ptr<RangeReader>(new net::RemoteFiles(daemons.session, std::move(wanted),
-                                                             run_.Describe(step_), run_.options));
+    return OpenClusterFiles(FFR_TRY(run_.finder->Find()), std::move(wanted), run_.Describe(step_));
   }
 
  private:
@@ -293,7 +287,7 @@ Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view addr
   if (auto named = net::CheckName(location.name); !named)
     return Error{ErrorCode::kInvalidArgument,
                  "checkpoint: " + std::string(address) + ": " + named.error().message};
-  auto finder = std::make_shared<DaemonFinder>(std::move(locations), options);
+  auto finder = std::make_shared<ClusterFinder>(std::move(locations), options);
   return std::unique_ptr<CheckpointTarget>(
       new DaemonTarget({std::move(location), std::move(finder), options}));
 }

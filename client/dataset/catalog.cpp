@@ -25,8 +25,7 @@ constexpr auto kLookUpTime = 5'000ms;
 // that.
 class OldNames {
  public:
-  explicit OldNames(const Daemons& daemons)
-      : are_accepted_(daemons.cluster != nullptr && daemons.cluster->accepts_old_names()) {}
+  explicit OldNames(const Cluster& cluster) : are_accepted_(cluster.accepts_old_names()) {}
 
   bool MayAsk(const net::Connection& connection) const {
     const net::HelloReply& hello = connection.hello();
@@ -58,7 +57,7 @@ bool GoesOn(const net::ListReply& page, const net::List& asked) {
 Result<Catalog::Resolved> Catalog::Resolve(std::string_view name, net::Deadline deadline) const {
   FFR_TRY(net::CheckName(name));
   net::Resolve resolve{std::string(name)};
-  OldNames old_names(daemons_);
+  OldNames old_names(*cluster_);
   Resolved resolved;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
@@ -73,11 +72,11 @@ Result<Catalog::Resolved> Catalog::Resolve(std::string_view name, net::Deadline 
     auto manifest = DecodeDatasetManifest(reply.value().payload);
     if (!manifest)
       return Error{ErrorCode::kCorruption,
-                   daemons_.peer() + "/" + std::string(name) + ": " + manifest.error().message};
+                   cluster_->peer() + "/" + std::string(name) + ": " + manifest.error().message};
     resolved.manifest = std::move(manifest).value();
     return {};
   };
-  FFR_TRY(daemons_.Run(attempt, deadline, kLookUpTime, Cluster::Absence::kAsksAll));
+  FFR_TRY(cluster_->Run(attempt, deadline, kLookUpTime, Cluster::Absence::kAsksAll));
   return resolved;
 }
 
@@ -112,7 +111,7 @@ Result<Catalog::Base> Catalog::FindBase(std::string_view name, const char* what,
     page = FFR_TRY(net::ListReply::Decode(reply.body));
     return {};
   };
-  const auto found = daemons_.Run(attempt, deadline, kLookUpTime, absence);
+  const auto found = cluster_->Run(attempt, deadline, kLookUpTime, absence);
   if (!found && found.error().code == ErrorCode::kDenied) return Base();
   FFR_TRY(found);
   const bool is_there = !page.entries.empty() && page.entries.front().name == name;
@@ -151,7 +150,7 @@ Result<std::uint64_t> Catalog::PublishOnce(const net::Publish& publish,
     revision = FFR_TRY(net::RevisionReply::Decode(reply.value().body)).revision;
     return {};
   };
-  auto done = daemons_.Run(attempt, deadline, ChangeTries::kAnswerTime);
+  auto done = cluster_->Run(attempt, deadline, ChangeTries::kAnswerTime);
   if (!done) return tries.Explain(std::move(done).error());
   return revision;
 }
@@ -208,7 +207,7 @@ Result<void> Catalog::RemoveOnce(const net::Delete& request, ChangeTries& tries,
     tries.Note(connection, reply.error());
     return std::move(reply).error();
   };
-  auto done = daemons_.Run(attempt, deadline, ChangeTries::kAnswerTime);
+  auto done = cluster_->Run(attempt, deadline, ChangeTries::kAnswerTime);
   if (!done) return tries.Explain(std::move(done).error());
   return {};
 }
@@ -217,7 +216,7 @@ Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes,
                                 net::Deadline deadline) const {
   FFR_TRY(net::CheckName(name));
   const auto body = net::CheckRoom{size_bytes, std::string(name)}.Encode();
-  return daemons_.Run(
+  return cluster_->Run(
       [&](net::Connection& connection, net::Deadline until) -> Result<void> {
         auto reply = connection.Call(net::FrameType::kCheckRoom, body, {}, until, "an answer");
         // The name is good, so it can only be the question that is not.
@@ -235,7 +234,7 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
   std::vector<net::ListReply::Entry> entries;
   net::List list;
   list.prefix = prefix;
-  OldNames old_names(daemons_);
+  OldNames old_names(*cluster_);
   net::ListReply page;
   const Cluster::Attempt attempt = [&](net::Connection& connection,
                                        net::Deadline until) -> Result<void> {
@@ -249,10 +248,10 @@ Result<std::vector<net::ListReply::Entry>> Catalog::List(std::string_view prefix
     page = FFR_TRY(net::ListReply::Decode(reply.value().body));
     if (GoesOn(page, list)) return {};
     return Error{ErrorCode::kCorruption,
-                 daemons_.peer() + ": a list of names that is not the one asked for"};
+                 cluster_->peer() + ": a list of names that is not the one asked for"};
   };
   do {
-    FFR_TRY(daemons_.Run(attempt, deadline, kLookUpTime, Cluster::Absence::kIsOfAll));
+    FFR_TRY(cluster_->Run(attempt, deadline, kLookUpTime, Cluster::Absence::kIsOfAll));
     std::ranges::move(page.entries, std::back_inserter(entries));
     if (!entries.empty()) list.after = entries.back().name;
   } while (page.more);

@@ -11,17 +11,17 @@
 #include <ffrecord/result.h>
 
 #include "client/dataset/change_tries.h"
-#include "client/dataset/daemons.h"
+#include "client/dataset/cluster.h"
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 
 namespace ffrecord::client {
 
-// The names that a daemon, or the nodes of a cluster, serve. Calls fail also as Daemons::Run does.
+// The names that a daemon, or the nodes of a cluster, serve. Calls fail also as Cluster::Run does.
 // Thread-safe.
 class Catalog {
  public:
-  explicit Catalog(Daemons daemons) : daemons_(std::move(daemons)) {}
+  explicit Catalog(std::shared_ptr<Cluster> cluster) : cluster_(std::move(cluster)) {}
 
   // The dataset that `name` stands for. Fails with kNotFound, kInvalidArgument for a bad name.
   struct Resolved {
@@ -72,7 +72,7 @@ class Catalog {
   Result<void> RemoveOnce(const net::Delete& request, ChangeTries& tries,
                           net::Deadline deadline) const;
 
-  Daemons daemons_;
+  std::shared_ptr<Cluster> cluster_;
 };
 
 }  // namespace ffrecord::client

@@ -54,9 +54,27 @@ bool SaysNothingNew(const ClusterView& fresh, const ClusterView& current) {
 Result<std::shared_ptr<Cluster>> Cluster::Find(std::span<const net::Location> locations,
                                                const SessionOptions& options) {
   auto view = FFR_TRY(FindView(locations, options));
-  if (!view) return std::shared_ptr<Cluster>();
-  return std::make_shared<Cluster>(*std::move(view), options,
-                                   std::vector(locations.begin(), locations.end()));
+  if (view)
+    return std::make_shared<Cluster>(*std::move(view), options,
+                                     std::vector(locations.begin(), locations.end()));
+  if (locations.size() == 1) return OfOneDaemon(locations.front(), options);
+  std::string addresses;
+  for (const net::Location& location : locations)
+    addresses += (addresses.empty() ? "" : ", ") + location.address.ToString();
+  return Error{ErrorCode::kInvalidArgument,
+               addresses +
+                   ": an address of several daemons is that of a cluster, and these are of no "
+                   "cluster; name one of them, or make them nodes of one, which keeps replicas "
+                   "(ffrecordd --cluster)"};
+}
+
+std::shared_ptr<Cluster> Cluster::OfOneDaemon(const net::Location& location,
+                                              const SessionOptions& options) {
+  return std::make_shared<Cluster>(ViewOfOneDaemon(location), options, std::vector{location});
+}
+
+std::string Cluster::peer() const {
+  return std::string(net::Location::kScheme) + view()->places.front().location.address.ToString();
 }
 
 Cluster::Cluster(ClusterView view, const SessionOptions& options, std::vector<net::Location> seeds)
@@ -93,6 +111,7 @@ void Cluster::NoteVersion(std::uint32_t version) {
 void Cluster::NoteFailure() { FetchSoon(kFailurePause); }
 
 void Cluster::FetchSoon(net::Deadline::duration pause) {
+  if (is_one_daemon()) return;
   State& state = state_.Get();
   if (state.is_fetching) return;
   const std::lock_guard lock(state.mutex);
@@ -171,6 +190,9 @@ void Cluster::Take(ClusterView fresh) {
 
 Result<void> Cluster::Run(const Attempt& attempt, net::Deadline deadline,
                           std::chrono::milliseconds answer_time, Absence absence) const {
+  if (is_one_daemon())
+    return SessionAt(first_view_->places.front())
+        ->Run([&](net::Connection& connection) { return attempt(connection, deadline); }, deadline);
   std::optional<BackOff> backoff;
   std::optional<Error> told;  // The last error of a node that could not do it now.
   for (;;) {
@@ -237,6 +259,17 @@ Cluster::Round Cluster::TryEach(const Attempt& attempt, net::Deadline deadline,
   if (denied_count == asked_count) return {true, *std::move(denied)};
   // That a node had no time left to answer says less than what another one answered before.
   return {false, denied ? *std::move(denied) : told ? *told : *std::move(last)};
+}
+
+Result<std::shared_ptr<Cluster>> ClusterFinder::Find() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (found_ != nullptr) return found_;
+  }
+  auto found = FFR_TRY(Cluster::Find(locations_, options_));
+  const std::lock_guard lock(mutex_);
+  if (found_ == nullptr) found_ = std::move(found);
+  return found_;
 }
 
 }  // namespace ffrecord::client

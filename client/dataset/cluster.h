@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -23,26 +24,35 @@
 
 namespace ffrecord::client {
 
-// A cluster of daemons, as a client sees it: a map of its nodes, which is fetched again where it
-// has become old, and calls that any node answers.
+// The daemons behind an address, as a client sees them: a map of the nodes of a cluster, which is
+// fetched again where it has become old, and calls that any node answers. A single daemon is a
+// cluster of one node, whose map is made here and stays.
 //
 // Thread-safe; a forked child may go on using it. Owns a thread while it fetches a map in the
 // background.
 class Cluster {
  public:
-  // The cluster of the daemons at `locations`; null: all of them have said that they are of none.
-  // Most of the addresses must be accounted for, by nodes that answer or by the view of one of
-  // them: a few quick answers say nothing of daemons that are silent, which are waited for
-  // (ClusterVote). Waits at most `options.timeout`, and fails as a call to the daemons does; with
-  // kUnavailable if too few of them answer; or with kConflict, naming both, if they are of two
-  // clusters and neither has most of the addresses.
+  // The cluster of the daemons at `locations`, or the one daemon there. Most of the addresses must
+  // be accounted for, by nodes that answer or by the view of one of them: a few quick answers say
+  // nothing of daemons that are silent, which are waited for (ClusterVote). Waits at most
+  // `options.timeout`, and fails as a call to the daemons does; with kUnavailable if too few of
+  // them answer; with kInvalidArgument if they are several single daemons; or with
+  // kConflict, naming both, if they are of two clusters and neither has most of the addresses.
   static Result<std::shared_ptr<Cluster>> Find(std::span<const net::Location> locations,
                                                const SessionOptions& options);
+  // The single daemon at `location`. Asks nobody.
+  static std::shared_ptr<Cluster> OfOneDaemon(const net::Location& location,
+                                              const SessionOptions& options);
   // For Find(). `seeds`: by which it was found.
   Cluster(ClusterView view, const SessionOptions& options, std::vector<net::Location> seeds = {});
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
   ~Cluster();
+
+  // A single daemon: it keeps the only replica of what it has, and has no origins.
+  bool is_one_daemon() const noexcept { return first_view_->map.version == 0; }
+  // The place of the first node, for messages.
+  std::string peer() const;
 
   // The newest view. Never waits.
   std::shared_ptr<const ClusterView> view() const;
@@ -56,7 +66,8 @@ class Cluster {
   // those are asked by which the cluster was found: their names may stand for other hosts by now.
   Result<void> Refresh(net::Deadline deadline);
 
-  // Runs `attempt` at the node that answered last, and at the next ones while they fail with
+  // Runs `attempt` at a single daemon as Session::Run() does. In a cluster: at the node that
+  // answered last, and at the next ones while they fail with
   // kUnavailable or kDeadlineExceeded, until `deadline`. An attempt must end by the time that it is
   // given, at most `answer_time` from its begin: a node that is silent for so long is given up. An
   // attempt that has failed may have had its effect.
@@ -117,6 +128,22 @@ class Cluster {
   mutable std::atomic<bool> has_own_names_{false};  // and whether it has, as it said last.
   std::atomic<std::uint32_t> version_;              // Version of the newest view.
   mutable PerProcess<State> state_;
+};
+
+// Runs Cluster::Find() at the first Find(). Thread-safe.
+class ClusterFinder {
+ public:
+  ClusterFinder(std::vector<net::Location> locations, const SessionOptions& options)
+      : locations_(std::move(locations)), options_(options) {}
+
+  // Fails as Cluster::Find, until it has once succeeded.
+  Result<std::shared_ptr<Cluster>> Find();
+
+ private:
+  const std::vector<net::Location> locations_;
+  const SessionOptions options_;
+  std::mutex mutex_;
+  std::shared_ptr<Cluster> found_;
 };
 
 }  // namespace ffrecord::client

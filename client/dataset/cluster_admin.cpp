@@ -16,7 +16,7 @@ Result<std::shared_ptr<Cluster>> FindCluster(std::string_view address,
                                              const SessionOptions& options) {
   const auto locations = FFR_TRY(net::Location::ParseAll(address));
   auto cluster = FFR_TRY(Cluster::Find(locations, options));
-  if (cluster != nullptr) return cluster;
+  if (!cluster->is_one_daemon()) return cluster;
   return Error{ErrorCode::kInvalidArgument,
                "the daemon at " + locations.front().address.ToString() + " is of no cluster"};
 }

@@ -233,16 +233,37 @@ Result<std::vector<std::unique_ptr<PrefetchHint>>> HintAtNodes(const Cluster& cl
   return hints;
 }
 
+// --- A single daemon has everything: reads and hints need no choice ------------------------------
+
+std::unique_ptr<RangeReader> FilesAtOne(const Cluster& cluster, DatasetManifest manifest,
+                                        const std::string& location) {
+  return std::make_unique<net::RemoteFiles>(cluster.SessionAt(cluster.view()->places.front()),
+                                            std::move(manifest), location, cluster.options());
+}
+
+PublishedFiles OpenAtOne(const Cluster& cluster, DatasetManifest manifest, std::uint64_t revision,
+                         const net::Location& location) {
+  auto hinter = [session = cluster.SessionAt(cluster.view()->places.front()), name = location.name,
+                 revision,
+                 wait = std::min(cluster.options().timeout, kHintTimeout)](const EpochPlan& plan) {
+    return SendPrefetchHint(*session, name, revision, plan, net::Clock::now() + wait);
+  };
+  return {FilesAtOne(cluster, manifest, location.ToString()), std::move(hinter),
+          std::move(manifest)};
+}
+
 }  // namespace
 
 std::unique_ptr<RangeReader> OpenClusterFiles(std::shared_ptr<Cluster> cluster,
                                               DatasetManifest manifest,
                                               const std::string& location) {
+  if (cluster->is_one_daemon()) return FilesAtOne(*cluster, std::move(manifest), location);
   return MakeFiles(std::move(cluster), std::move(manifest), location);
 }
 
 PublishedFiles OpenClusterDataset(std::shared_ptr<Cluster> cluster, DatasetManifest manifest,
                                   std::uint64_t revision, const net::Location& location) {
+  if (cluster->is_one_daemon()) return OpenAtOne(*cluster, std::move(manifest), revision, location);
   const bool has_origins = manifest.has_origins();
   const std::shared_ptr<const net::ReplicatedFiles> files =
       MakeFiles(cluster, manifest, location.ToString());

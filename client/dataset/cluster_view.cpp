@@ -71,6 +71,19 @@ Result<ClusterView> NextView(const ClusterView* before, net::ClusterMapReply rep
   return view;
 }
 
+ClusterView ViewOfOneDaemon(const net::Location& location) {
+  const std::string id = "daemon";  // Nobody else sees it.
+  ClusterView view;
+  view.reply.node = id;
+  view.reply.nodes.push_back(
+      {.id = id, .address = location.address.ToString(), .domain = id, .is_up = true});
+  view.map.row_size = 1;
+  view.map.nodes.push_back({id, id});
+  view.map.rows.assign(kSlotCount, 0);
+  view.places.push_back({id, location});
+  return view;
+}
+
 ClusterView::Candidates ClusterView::CandidatesOf(std::uint32_t slot, std::size_t replicas) const {
   const auto owners = map.OwnersByAffinity(slot, replicas != 0 ? replicas : reply.replicas);
   auto order = map.OrderOf(slot);  // It begins with them.

@@ -74,4 +74,7 @@ struct ClusterView {
 Result<ClusterView> NextView(const ClusterView* before, net::ClusterMapReply reply,
                              std::span<const std::byte> payload, const net::Location& seed);
 
+// That of a single daemon: a node in all slots of a map of version 0, which no cluster has.
+ClusterView ViewOfOneDaemon(const net::Location& location);
+
 }  // namespace ffrecord::client

@@ -8,7 +8,6 @@
 
 #include "client/dataset/catalog.h"
 #include "client/dataset/cluster.h"
-#include "client/dataset/daemons.h"
 #include "client/dataset/durability.h"
 #include "client/dataset/object_source.h"
 #include "client/dataset/origin_copy.h"
@@ -89,18 +88,18 @@ Error Exists(const net::Location& location) {
 // Where a dataset is published: at one daemon, or in a cluster.
 struct Place {
   net::Location location;  // With the dataset's name.
-  Daemons daemons;
+  std::shared_ptr<Cluster> cluster;
 };
 
 Result<Place> PlaceOf(std::span<const net::Location> locations, const SessionOptions& options) {
-  return Place{locations.front(), FFR_TRY(FindDaemons(locations, options))};
+  return Place{locations.front(), FFR_TRY(Cluster::Find(locations, options))};
 }
 
 // That a dataset of this size can be published there, as far as the daemon knows.
 Result<void> CheckPlace(const Place& place, std::uint64_t size_bytes, bool replace,
                         const SessionOptions& options) {
   const net::Location& location = place.location;
-  const Catalog catalog(place.daemons);
+  const Catalog catalog(place.cluster);
   if (!replace && FFR_TRY(catalog.IsTaken(location.name, After(options)))) return Exists(location);
   return catalog.CheckRoom(location.name, size_bytes, After(options));
 }
@@ -108,13 +107,13 @@ Result<void> CheckPlace(const Place& place, std::uint64_t size_bytes, bool repla
 // That there are as many nodes as a name of this class needs. Before the first byte travels.
 Result<void> CheckCluster(const Place& place, const Durability& durability) {
   const std::string where = place.location.ToString();
-  if (place.daemons.cluster == nullptr)
+  if (place.cluster->is_one_daemon())
     return Error{ErrorCode::kInvalidArgument,
                  where +
                      " is a single daemon, and has one replica of everything; leave the "
                      "durability class out"};
   std::set<std::string_view> domains;
-  for (const PlacedNode& node : place.daemons.cluster->view()->map.nodes)
+  for (const PlacedNode& node : place.cluster->view()->map.nodes)
     if (node.weight > 0) domains.insert(node.domain);
   const std::size_t needed =
       durability.code.is_none() ? durability.replicas : std::size_t{durability.code.parity} + 1;
@@ -137,13 +136,13 @@ Result<void> PublishPatiently(const Place& place, std::span<const std::filesyste
   const auto names = NamesOf(files);
   for (std::size_t i = 0; i < files.size(); ++i) named.push_back({names[i], files[i]});
   const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
-  const Catalog catalog(place.daemons);
+  const Catalog catalog(place.cluster);
   for (int tries = 1;; ++tries) {
     const auto may_help = [&](const Error& error) {
-      return error.code == ErrorCode::kConflict && place.daemons.cluster != nullptr &&
+      return error.code == ErrorCode::kConflict && !place.cluster->is_one_daemon() &&
              tries < kTriesMax;
     };
-    Upload upload(place.daemons, options, upload_id, durability);
+    Upload upload(place.cluster, upload_id, durability);
     const auto manifest = upload.PutManifest(named, tell);
     if (!manifest) {
       if (!may_help(manifest.error())) return manifest.error();
@@ -169,7 +168,7 @@ Result<Place> PlaceWithOrigins(std::string_view address, bool has_no_files,
   if (has_no_files)
     return Error{ErrorCode::kInvalidArgument, location.ToString() + ": no files to publish"};
   Place place = FFR_TRY(PlaceOf(locations, options));
-  if (place.daemons.cluster == nullptr)
+  if (place.cluster->is_one_daemon())
     return Error{ErrorCode::kInvalidArgument,
                  location.ToString() +
                      " is a single daemon, and only the nodes of a cluster "
@@ -292,7 +291,7 @@ Result<void> PublishFromOrigin(std::span<const std::string> files, std::string_v
     done += manifest.files.back().size_bytes;
   }
   const auto mode = replace ? net::Publish::Mode::kReplace : net::Publish::Mode::kCreate;
-  FFR_TRY(Catalog(place.daemons).Publish(place.location.name, manifest, mode, 0, After(options)));
+  FFR_TRY(Catalog(place.cluster).Publish(place.location.name, manifest, mode, 0, After(options)));
   return {};
 }
 
@@ -340,8 +339,8 @@ Result<std::vector<Published>> ListPublished(std::string_view address,
                                              const RecordReader::GiveUp& give_up) {
   const Patience patience(give_up);
   const auto locations = FFR_TRY(net::Location::ParseAll(address));
-  const auto [location, daemons] = FFR_TRY(PlaceOf(locations, options));
-  auto entries = FFR_TRY(Catalog(daemons).List(location.name, After(options)));
+  const auto [location, cluster] = FFR_TRY(PlaceOf(locations, options));
+  auto entries = FFR_TRY(Catalog(cluster).List(location.name, After(options)));
   std::vector<Published> published;
   for (auto& entry : entries)
     published.push_back(
@@ -351,8 +350,8 @@ Result<std::vector<Published>> ListPublished(std::string_view address,
 
 Result<void> RemovePublished(std::string_view address, const SessionOptions& options) {
   const auto locations = FFR_TRY(ParseAllNamed(address));
-  const auto [location, daemons] = FFR_TRY(PlaceOf(locations, options));
-  return Catalog(daemons).Remove(location.name, After(options));
+  const auto [location, cluster] = FFR_TRY(PlaceOf(locations, options));
+  return Catalog(cluster).Remove(location.name, After(options));
 }
 
 }  // namespace ffrecord::client

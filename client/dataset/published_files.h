@@ -22,7 +22,7 @@ struct PublishedFiles {
 
 // The files that are published under one name at `locations`: a daemon, or nodes of a cluster.
 //
-// Fails as FindDaemons, with kNotFound if there is no such name, kInvalidArgument if it has no
+// Fails as Cluster::Find, with kNotFound if there is no such name, kInvalidArgument if it has no
 // files, kUnavailable, kDeadlineExceeded.
 Result<PublishedFiles> OpenPublished(std::span<const net::Location> locations,
                                      const SessionOptions& options);

@@ -64,6 +64,7 @@ struct ReplicaWriter::Way {
 Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const ExtentSource& source,
                                          const std::function<void(std::uint64_t)>& sent,
                                          const StripeSpot* spot) {
+  if (cluster_->is_one_daemon()) return PutAtOne(extent, source, sent);
   const auto deadline = net::Clock::now() + cluster_->options().timeout;
   Progress progress{extent, deadline, spot, replicas_, {}, {}, {}};
   BackOff backoff(BackOff::kOfDaemons);
@@ -101,6 +102,23 @@ Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const Exte
     error.message += "; " + why.message;
   }
   return error;
+}
+
+// There is nobody else to turn to: all of the time is its own, and what it refuses is final.
+Result<std::uint64_t> ReplicaWriter::PutAtOne(const SourcedExtent& extent,
+                                              const ExtentSource& source,
+                                              const std::function<void(std::uint64_t)>& sent) {
+  const auto deadline = net::Clock::now() + cluster_->options().timeout;
+  const auto session = cluster_->SessionAt(cluster_->view()->places.front());
+  std::uint64_t xxh3 = 0;
+  const auto attempt = [&](net::Connection& connection) -> Result<void> {
+    ExtentLegs legs(extent, deadline);
+    legs.Add(*session, connection);
+    xxh3 = FFR_TRY(legs.Send(source, sent));
+    return {};
+  };
+  FFR_TRY(session->Run(attempt, deadline));
+  return xxh3;
 }
 
 std::optional<Error> ReplicaWriter::DeniedByAll(const ClusterView& view, const Progress& progress) {

@@ -30,7 +30,8 @@ struct StripeSpot {
 
 // Writes extents of one upload to a cluster, each to as many failure domains as it is to have
 // replicas. The owners of its slot take it, in parallel; one that fails is replaced by
-// the next node of the slot, and is asked last for kAvoidTime. Thread-safe.
+// the next node of the slot, and is asked last for kAvoidTime. A single daemon takes all.
+// Thread-safe.
 class ReplicaWriter {
  public:
   static constexpr std::chrono::seconds kAvoidTime{30};
@@ -52,6 +53,8 @@ class ReplicaWriter {
   struct Progress;
   struct Way;
 
+  Result<std::uint64_t> PutAtOne(const SourcedExtent& extent, const ExtentSource& source,
+                                 const std::function<void(std::uint64_t)>& sent);
   static std::optional<Error> DeniedByAll(const ClusterView& view, const Progress& progress);
   Targets Choose(const ClusterView& view, const Progress& progress);
   Result<void> SendTo(const ClusterView& view, Targets targets, Progress& progress,

@@ -41,14 +41,11 @@ Result<ExtentSource> ReadSource(const std::filesystem::path& path, std::uint64_t
   });
 }
 
-Upload::Upload(Daemons daemons, const SessionOptions& options, std::optional<std::uint64_t> id,
+Upload::Upload(const std::shared_ptr<Cluster>& cluster, std::optional<std::uint64_t> id,
                const Durability& durability)
-    : daemons_(std::move(daemons)),
-      options_(options),
-      durability_(durability),
-      id_(id ? *id : std::max<std::uint64_t>(RandomNumber(), 1)) {
-  if (daemons_.cluster != nullptr) replicas_.emplace(daemons_.cluster, durability_.replicas);
-}
+    : durability_(durability),
+      replicas_(cluster, durability_.replicas),
+      id_(id ? *id : std::max<std::uint64_t>(RandomNumber(), 1)) {}
 
 Result<ManifestFile> Upload::PutBytes(std::string name,
                                       std::span<const std::span<const std::byte>> pieces,
@@ -146,24 +143,8 @@ Result<ManifestExtent> Upload::PutExtent(const SourcedExtent& extent, const Sour
   const Sent sent = [&](std::uint64_t done) {
     if (done > reported) sent_more(done - std::exchange(reported, done));
   };
-  const std::uint64_t xxh3 = FFR_TRY(replicas_ ? replicas_->Put(extent, source, sent, spot)
-                                               : PutAtDaemon(extent, source, sent));
+  const std::uint64_t xxh3 = FFR_TRY(replicas_.Put(extent, source, sent, spot));
   return ManifestExtent{extent.id, extent.size_bytes, xxh3};
-}
-
-Result<std::uint64_t> Upload::PutAtDaemon(const SourcedExtent& extent, const Source& source,
-                                          const Sent& sent) {
-  const auto deadline = net::Clock::now() + options_.timeout;
-  net::Session& session = *daemons_.session;
-  std::uint64_t xxh3 = 0;
-  const auto attempt = [&](net::Connection& connection) -> Result<void> {
-    ExtentLegs legs(extent, deadline);
-    legs.Add(session, connection);
-    xxh3 = FFR_TRY(legs.Send(source, sent));
-    return {};
-  };
-  FFR_TRY(session.Run(attempt, deadline));
-  return xxh3;
 }
 
 }  // namespace ffrecord::client

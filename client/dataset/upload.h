@@ -12,9 +12,8 @@
 #include <vector>
 
 #include <ffrecord/result.h>
-#include <ffrecord/session_options.h>
 
-#include "client/dataset/daemons.h"
+#include "client/dataset/cluster.h"
 #include "client/dataset/durability.h"
 #include "client/dataset/extent_legs.h"
 #include "client/dataset/replica_writer.h"
@@ -27,11 +26,11 @@ namespace ffrecord::client {
 // daemon, or, in a cluster, each extent to as many nodes as it has replicas, its owners if they are
 // well.
 //
-//   Upload upload(daemons, options);
+//   Upload upload(cluster);
 //   manifest.files.push_back(FFR_TRY(upload.PutBytes("part-00000.manifest", {&bytes, 1})));
 //   for (ManifestFile& file : FFR_TRY(upload.PutFiles({{{"train.ffr", path}}})))
 //     manifest.files.push_back(std::move(file));
-//   FFR_TRY(Catalog(daemons).Publish(name, manifest, mode, 0, deadline));
+//   FFR_TRY(Catalog(cluster).Publish(name, manifest, mode, 0, deadline));
 //
 // When a Put returns, its file is on stable storage; nothing is visible before a manifest that
 // names it is published. Several uploads, also of other processes, may go into one manifest: the
@@ -39,8 +38,8 @@ namespace ffrecord::client {
 // time (10 minutes without a word from the upload) are collected.
 //
 // A Put that meets a daemon that goes away starts the extent again, in a cluster at another node,
-// until `options.timeout` has passed for that extent. Thread-safe: Puts of several threads go over
-// several connections.
+// until the timeout of its options has passed for that extent. Thread-safe: Puts of several threads
+// go over several connections.
 class Upload {
  public:
   // Called on the calling thread with the bytes that have been sent, in rising order.
@@ -49,8 +48,8 @@ class Upload {
   // `id`, not 0: as that of an earlier upload of the same files in the same order, of which the
   // daemons keep what they have. Without one it is random. `durability`: of all extents; another
   // one than the default is for a cluster.
-  Upload(Daemons daemons, const SessionOptions& options, std::optional<std::uint64_t> id = {},
-         const Durability& durability = {});
+  explicit Upload(const std::shared_ptr<Cluster>& cluster, std::optional<std::uint64_t> id = {},
+                  const Durability& durability = {});
   std::uint64_t id() const noexcept { return id_; }
 
   // One file, made of `pieces` in order, borrowed for the call; it may be empty. `name` is what the
@@ -110,13 +109,9 @@ class Upload {
   // Calls `sent_more` with how many more bytes of it have been sent.
   Result<ManifestExtent> PutExtent(const SourcedExtent& extent, const Source& source,
                                    const Sent& sent_more, const StripeSpot* spot = nullptr);
-  Result<std::uint64_t> PutAtDaemon(const SourcedExtent& extent, const Source& source,
-                                    const Sent& sent);
 
-  Daemons daemons_;
-  std::optional<ReplicaWriter> replicas_;  // In a cluster.
-  SessionOptions options_;
   Durability durability_;
+  ReplicaWriter replicas_;
   std::uint64_t id_;  // The first 8 bytes of every extent's id.
   std::atomic<std::uint32_t> next_file_{0};
 };

@@ -134,7 +134,10 @@ void Publication::Looked(TimePoint now, const Result<std::optional<MetaStore::Ke
     result_ = std::uint64_t{0};
     return;
   }
-  CheckMode();
+  if (auto may =
+          CheckNameChange(request_.mode, request_.name, base_revision_, request_.expected_revision);
+      !may)
+    Fail(std::move(may).error());
   phase_ = Phase::kGeneration;
   next_ = now;
 }
@@ -146,31 +149,6 @@ void Publication::TookGeneration(TimePoint now,
   generation_needed_ = found.value() ? found.value()->mod_revision : 0;
   phase_ = Phase::kPrepare;
   next_ = now;
-}
-
-void Publication::CheckMode() {
-  const std::uint64_t expected = request_.expected_revision;
-  switch (request_.mode) {
-    case Mode::kReplace:
-      return;
-    case Mode::kCreate:
-      if (base_revision_ != 0)
-        Fail(ErrorCode::kConflict,
-             request_.name + " exists already; choose another name, or replace it");
-      return;
-    case Mode::kSwap:
-      if (base_revision_ == 0 || base_revision_ != expected)
-        Fail(ErrorCode::kConflict,
-             request_.name + (base_revision_ != 0 ? " was published again" : " was removed") +
-                 " since it was looked at; look again, then decide");
-      return;
-    case Mode::kRemove:
-      if (base_revision_ == 0)
-        Fail(ErrorCode::kNotFound, "nothing is published under the name " + request_.name);
-      else if (expected != 0 && base_revision_ != expected)
-        Fail(ErrorCode::kConflict, request_.name + " was published again since it was looked up");
-      return;
-  }
 }
 
 void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {

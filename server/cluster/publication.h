@@ -10,6 +10,7 @@
 
 #include "server/cluster/unanswered_commits.h"
 #include "server/cluster/view.h"
+#include "server/metadata/name_change.h"
 #include "server/metadata/name_quotas.h"
 
 namespace ffrecord::server::cluster {
@@ -27,7 +28,7 @@ namespace ffrecord::server::cluster {
 // tombstone names its manifest's own alone.
 class Publication {
  public:
-  enum class Mode { kCreate, kReplace, kSwap, kRemove };
+  using Mode = NameChange;
   struct Request {
     Mode mode = Mode::kCreate;
     std::string name;
@@ -87,7 +88,6 @@ class Publication {
   void NoteUnstored(std::size_t wanted);
   void Looked(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
   void TookGeneration(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
-  void CheckMode();
   void Prepare(TimePoint now, const View& view, Outbox& out);
   bool CheckDomains(const View& view);
   bool CheckExtents(const View& view);

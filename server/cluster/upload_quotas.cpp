@@ -1,7 +1,6 @@
 #include "server/cluster/upload_quotas.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <optional>
 #include <span>
 #include <utility>
@@ -56,15 +55,6 @@ Pending PendingOf(const View& view, const UploadRoom& room) {
   return pending;
 }
 
-Error OverQuota(const std::string& prefix, std::uint64_t quota_bytes, std::uint64_t pending_bytes,
-                std::uint64_t size_bytes) {
-  return {ErrorCode::kIo,
-          "uploads of " + std::to_string(pending_bytes) + " bytes wait to be published under '" +
-              prefix + "': " + std::to_string(size_bytes) + " more would pass the quota of " +
-              std::to_string(quota_bytes) + "; publish them, or wait until they are given up",
-          EDQUOT};
-}
-
 }  // namespace
 
 std::vector<std::byte> PendingRecord::Encode() const {
@@ -111,8 +101,7 @@ Result<void> TakeRoom(const View& view, const UploadRoom& room, std::uint64_t tu
     const ShareKeys keys{kUploadQuotaKeys, prefix};
     if (TakeShare(view, keys, quota_bytes, growth_bytes, turn, commit)) continue;
     const std::uint64_t others_bytes = PendingBelow(view, prefix, room.id);
-    if (others_bytes > quota_bytes || room.size_bytes > quota_bytes - others_bytes)
-      return OverQuota(prefix, quota_bytes, others_bytes, room.size_bytes);
+    FFR_TRY(CheckUploadQuota(prefix, quota_bytes, others_bytes, room.size_bytes));
     DealAnew(view, keys, quota_bytes - others_bytes - room.size_bytes, commit);
   }
   pending.record.size_bytes = room.size_bytes;

@@ -36,4 +36,17 @@ Result<void> CheckNameQuotas(const NameQuotas& quotas, std::string_view name,
   return {};
 }
 
+// Whether an upload may have another `size_bytes` that no name refers to, below the prefix of a
+// quota where others have `pending_bytes` such. Fails with kIo (EDQUOT), with figures.
+inline Result<void> CheckUploadQuota(const std::string& prefix, std::uint64_t quota_bytes,
+                                     std::uint64_t pending_bytes, std::uint64_t size_bytes) {
+  if (pending_bytes <= quota_bytes && size_bytes <= quota_bytes - pending_bytes) return {};
+  return Error{ErrorCode::kIo,
+               "uploads of " + std::to_string(pending_bytes) +
+                   " bytes wait to be published under '" + prefix +
+                   "': " + std::to_string(size_bytes) + " more would pass the quota of " +
+                   std::to_string(quota_bytes) + "; publish them, or wait until they are given up",
+               EDQUOT};
+}
+
 }  // namespace ffrecord::server

@@ -105,8 +105,22 @@ class CatalogTest : public testing::Test {
                              ManifestOf(extents));
   }
 
+  // All upkeep of a daemon, once.
+  Result<std::uint64_t> CollectAt(Clock::time_point now) {
+    home_->Look();
+    FFR_TRY(catalog_->GiveUpUploads(now));
+    Result<std::uint64_t> count = std::uint64_t{0};
+    for (const auto& disk : extents_->disks()) {
+      auto unlinked = catalog_->UnlinkOn(*disk);
+      if (unlinked && count) unlinked = unlinked.value() + count.value();
+      if (count) count = std::move(unlinked);
+    }
+    FFR_TRY(catalog_->ForgetUnlinked());
+    return count;
+  }
+
   std::uint64_t Collect(std::chrono::seconds later = {}) {
-    const auto collected = catalog_->Collect(Clock::now() + later);
+    const auto collected = CollectAt(Clock::now() + later);
     EXPECT_TRUE(collected) << collected.error().message;
     return collected.value();
   }

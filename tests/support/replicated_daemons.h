@@ -16,6 +16,7 @@
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/net/replicas/replicated_files.h"
 #include "libffrecord/net/rpc/remote_files.h"
+#include "one_daemon.h"
 
 namespace ffrecord::test {
 
@@ -55,7 +56,7 @@ inline server::Server::Options SlowDaemon(std::chrono::milliseconds delay) {
 inline Result<DatasetManifest> PutFiles(const net::Address& address,
                                         std::span<const std::string> contents,
                                         std::uint64_t upload_id) {
-  client::Upload upload(net::Session::Get(address, Transport::kTcp), {}, upload_id);
+  client::Upload upload(OneDaemon(address, {.transport = Transport::kTcp}), upload_id);
   DatasetManifest manifest;
   for (std::size_t i = 0; i < contents.size(); ++i) {
     const auto bytes = std::as_bytes(std::span(contents[i]));

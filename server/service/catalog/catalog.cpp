@@ -76,12 +76,11 @@ Result<void> Catalog::LoadUploads() {
 Result<void> Catalog::LoadTombstones() {
   return ForEachEntry(meta_, kTombstoneKeys, [&](const MetaStore::KeyValue& entry) {
     // Though nothing is unlinked beside a damaged manifest: their ids must not be used anew.
-    AddTombstone(entry.key, DecodeIds(entry.value));
+    report_.deleted_count += AddTombstone(entry.key, DecodeIds(entry.value));
   });
 }
 
 void Catalog::ExplainExtents() {
-  for (const Tombstone& tombstone : tombstones_) report_.deleted_count += tombstone.extents.size();
   for (const ExtentId& id : extents_.scan_report().unknown) {
     const ExtentPtr extent = extents_.Find(id);
     if (!extent) continue;  // Deleted.
@@ -180,24 +179,6 @@ Result<Catalog::Resolved> Catalog::Resolve(std::string_view name) {
   }
 }
 
-Result<void> Catalog::CheckMode(const net::Publish& publish,
-                                const std::optional<NameRecord>& found) const {
-  switch (publish.mode) {
-    case net::Publish::Mode::kReplace:
-      return {};
-    case net::Publish::Mode::kCreate:
-      if (!found) return {};
-      return Error{ErrorCode::kConflict,
-                   publish.name + " exists already; choose another name, or replace it"};
-    case net::Publish::Mode::kSwap:
-      if (found && found->revision == publish.expected_revision) return {};
-      return Error{ErrorCode::kConflict, publish.name +
-                                             (found ? " was published again" : " was removed") +
-                                             " since it was looked at; look again, then decide"};
-  }
-  return Error{ErrorCode::kInvalidArgument, "unknown mode"};
-}
-
 // Every extent must be here, and be explained until the commit by an upload or another manifest.
 Result<void> Catalog::CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
                                    MetaStore::Commit& commit) const {
@@ -279,7 +260,8 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
   const auto found = FFR_TRY(FindName(meta_, publish.name));
   // Our own commit, whose reply was lost.
   if (found && found->attempt == publish.attempt) return net::RevisionReply{found->revision};
-  FFR_TRY(CheckMode(publish, found));
+  FFR_TRY(CheckNameChange(ChangeOf(publish.mode), publish.name, found ? found->revision : 0,
+                          publish.expected_revision));
 
   FFR_TRY(CheckQuotas(publish.name, manifest.value().size_bytes()));
 
@@ -318,22 +300,9 @@ Result<void> Catalog::CheckUploadQuotas(const net::PutBegin& begin,
   for (const auto& [prefix, quota_bytes] : options_.quotas) {
     if (!owner_prefix.starts_with(prefix)) continue;
     const std::uint64_t pending_bytes = ledger_.SizeBelow(prefix, begin.id);
-    if (pending_bytes <= quota_bytes && begin.size_bytes <= quota_bytes - pending_bytes) continue;
-    return Error{
-        ErrorCode::kIo,
-        "uploads of " + std::to_string(pending_bytes) + " bytes wait to be published under '" +
-            prefix + "': " + std::to_string(begin.size_bytes) + " more would pass the quota of " +
-            std::to_string(quota_bytes) + "; publish them, or wait until they are given up",
-        EDQUOT};
+    FFR_TRY(CheckUploadQuota(prefix, quota_bytes, pending_bytes, begin.size_bytes));
   }
   return {};
-}
-
-void Catalog::RefreshRoom() {
-  for (const auto& disk : extents_.disks())
-    if (disk->space().free_bytes >= kExtentSizeMax && &disk->writes() != &home_.writes())
-      disk->writes().NoteSuccess();
-  home_.Look();
 }
 
 Result<void> Catalog::CheckRoom(std::string_view name, std::uint64_t size_bytes) {
@@ -374,10 +343,8 @@ Result<net::ListReply> Catalog::List(const net::List& list) {
 Result<void> Catalog::Remove(const net::Delete& request) {
   const std::lock_guard lock(mutex_);
   const auto found = FFR_TRY(FindName(meta_, request.name));
-  if (!found) return NotFound(request.name);
-  if (request.expected_revision != 0 && request.expected_revision != found->revision)
-    return Error{ErrorCode::kConflict,
-                 request.name + " was published again since it was looked up"};
+  FFR_TRY(CheckNameChange(NameChange::kRemove, request.name, found ? found->revision : 0,
+                          request.expected_revision));
   MetaStore::Commit commit;
   commit.compares.push_back({NameKey(request.name), found->revision});
   commit.deletes.push_back(NameKey(request.name));

@@ -20,6 +20,7 @@
 #include "server/service/catalog/name_records.h"
 #include "server/service/catalog/names.h"
 #include "server/service/catalog/upload_ledger.h"
+#include "server/storage/dropped_extents.h"
 #include "server/storage/extent_store.h"
 #include "server/storage/home_disk.h"
 
@@ -98,15 +99,15 @@ class Catalog {
   using Usage = Names::Usage;
   std::vector<Usage> Usages() const;  // Does not block on the disk.
 
-  // Unlinks what is marked deleted and used by nobody, and gives up uploads that have fallen
-  // silent. To be called now and then. Returns how many extents were unlinked. Fails with kIo; what
-  // was not done is done next time.
-  Result<std::uint64_t> Collect(Clock::time_point now);
-  // Its parts, each for a thread of its own where disks may hang: what gives up uploads waits for
-  // the disk of the metadata only; what unlinks, and asks for the room there, for that disk only;
-  // and what takes deletions off the record for all disks.
+  // The catalog's upkeep, to be called now and then, each call by a thread of its own: disks may
+  // hang. The next call does whatever this one could not do. These fail with kIo.
+  // Gives up uploads that have fallen silent. Waits for the disk of the metadata only.
   Result<void> GiveUpUploads(Clock::time_point now);
-  Result<std::uint64_t> UnlinkOn(Disk& disk);
+  // Removes the files of extents that are marked deleted and used by nobody; returns how many.
+  // Waits for that disk, and for those that have copies.
+  Result<std::uint64_t> UnlinkOn(const Disk& disk);
+  // Takes what is unlinked off the record. Waits for the disk of the metadata, and for all disks if
+  // an earlier run of the daemon may have unlinked something.
   Result<void> ForgetUnlinked();
 
  private:
@@ -119,17 +120,14 @@ class Catalog {
   };
   struct Tombstone {
     std::string key;
-    std::vector<ExtentId> ids;        // All of them: marked deleted until the key is.
-    std::vector<ExtentPtr> extents;   // Not yet unlinked,
-    std::size_t unlinking_count = 0;  // and those that are being unlinked.
-  };
-  struct Unlinking {
-    std::string key;  // Key of its tombstone.
-    ExtentPtr extent;
+    std::vector<ExtentId> ids;   // They are marked deleted until the key is.
+    std::size_t gone_count = 0;  // How many of the first of them are known to be gone.
+    // There was no file of these. A run that was killed may have removed it, and not durably.
+    std::vector<ExtentId> unseen;
   };
 
   Catalog(BlockingStore& meta, ExtentStore& extents, HomeDisk& home, const Options& options)
-      : meta_(meta), extents_(extents), home_(home), options_(options) {}
+      : meta_(meta), extents_(extents), home_(home), options_(options), dropped_(extents) {}
 
   Result<void> Load(PublishedNames published);
   void TakePublished(PublishedNames published);
@@ -141,7 +139,6 @@ class Catalog {
   // Puts on record that the upload goes on, with the client that began it.
   Result<void> RecordUpload(std::uint64_t upload, std::string_view owner_prefix);
   bool IsPublished(const ExtentId& id) const { return references_.Contains(id); }
-  Result<void> CheckMode(const net::Publish& publish, const std::optional<NameRecord>& found) const;
   Result<void> CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
                             MetaStore::Commit& commit) const;
   // Adds to `commit` what removes `name`'s manifest, whose extents, less those of `keep`, get a
@@ -152,18 +149,15 @@ class Catalog {
   Result<void> CheckQuotas(std::string_view name, std::uint64_t size_bytes) const;
   // Fails in the same way if what has not been published may not grow by that extent.
   Result<void> CheckUploadQuotas(const net::PutBegin& begin, std::string_view owner_prefix) const;
-  void RefreshRoom();
   Result<BlockingStore::Outcome> CommitGeneration(MetaStore::Commit commit);
-  void AddTombstone(std::string key, std::span<const ExtentId> ids);
+  // Returns how many of the extents are here.
+  std::size_t AddTombstone(std::string key, std::span<const ExtentId> ids);
   // Those that `commit`, which has been committed, has put.
   void AddTombstones(const MetaStore::Commit& commit);
   Result<void> GiveUpSilent(Clock::time_point now);
-  // Takes what can be unlinked of that disk out of the tombstones, and gives back what is left.
-  std::vector<Unlinking> TakeToUnlink(const Disk& disk);
-  void GiveBack(std::span<const std::string> keys, std::vector<Unlinking> left);
-  // Takes those whose extents are all unlinked off the record. False: not now, as a disk has
-  // failed.
-  Result<bool> Forget(std::span<const Tombstone> tombstones);
+  // Nothing is removed while the metadata is damaged or cannot be written.
+  bool MayUnlink() const;
+  Result<void> Forget(std::span<const Tombstone> tombstones);
 
   BlockingStore& meta_;
   ExtentStore& extents_;
@@ -172,6 +166,7 @@ class Catalog {
   Report report_;
   ExtentReferences references_;  // Changes with mutex_ held only.
   UploadLedger ledger_;          // With mutex_ held.
+  DroppedExtents dropped_;       // All of tombstones_, until their files are gone.
 
   std::mutex mutex_;  // Guards all below, and each read-decide-commit.
   std::map<std::uint64_t, Upload> uploads_;

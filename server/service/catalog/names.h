@@ -11,9 +11,23 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/net/protocol/storage_messages.h"
+#include "server/metadata/name_change.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
+
+// The change of its name that a request to publish asks for.
+constexpr NameChange ChangeOf(net::Publish::Mode mode) noexcept {
+  switch (mode) {
+    case net::Publish::Mode::kCreate:
+      return NameChange::kCreate;
+    case net::Publish::Mode::kReplace:
+      return NameChange::kReplace;
+    case net::Publish::Mode::kSwap:
+      break;
+  }
+  return NameChange::kSwap;
+}
 
 // The answers to connections about names and uploads: from one daemon (CatalogNames), or from a
 // cluster (ClusterNames).

@@ -49,18 +49,6 @@ Error MayLackNames() {
           "listed: run `ffrecord cluster rebuild`, or `confirm` if a node is lost for good"};
 }
 
-cluster::Publication::Mode ModeOf(net::Publish::Mode mode) {
-  switch (mode) {
-    case net::Publish::Mode::kCreate:
-      return cluster::Publication::Mode::kCreate;
-    case net::Publish::Mode::kReplace:
-      return cluster::Publication::Mode::kReplace;
-    case net::Publish::Mode::kSwap:
-      break;
-  }
-  return cluster::Publication::Mode::kSwap;
-}
-
 // By when a client is to be answered that waits so long from now on; 0: it does not say.
 cluster::TimePoint AnswerBy(std::uint32_t patience_ms) {
   const std::chrono::milliseconds told(patience_ms);
@@ -264,7 +252,7 @@ void ClusterNames::Publish(const net::Publish& publish, std::span<const std::byt
         !can)
       return done(std::move(can).error());
   cluster::Publication::Request request;
-  request.mode = ModeOf(publish.mode);
+  request.mode = ChangeOf(publish.mode);
   request.name = publish.name;
   request.attempt = publish.attempt;
   request.expected_revision = publish.expected_revision;
@@ -281,7 +269,7 @@ void ClusterNames::Publish(const net::Publish& publish, std::span<const std::byt
 
 void ClusterNames::Remove(const net::Delete& removal, Done<void> done) {
   cluster::Publication::Request request;
-  request.mode = cluster::Publication::Mode::kRemove;
+  request.mode = NameChange::kRemove;
   request.name = removal.name;
   request.expected_revision = removal.expected_revision;
   request.grace = service_.options().delete_grace;

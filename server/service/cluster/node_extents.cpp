@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <iterator>
 #include <utility>
 
 #include "libffrecord/base/checksum.h"
@@ -114,70 +113,12 @@ bool NodeExtents::IsKept(const ExtentId& id) const {
 }
 
 void NodeExtents::Drop(const ExtentId& id) {
-  if (IsKept(id)) return;
-  Dropped dropped{id, store_.MarkDeleted(id)};
-  const std::lock_guard lock(mutex_);
-  dropped_.push_back(std::move(dropped));
+  if (!IsKept(id)) dropped_.Add(id);
 }
 
-bool NodeExtents::has_dropped() const {
-  const std::lock_guard lock(mutex_);
-  return !dropped_.empty();
-}
-
+// A failure is one of the disk, which knows of it.
 void NodeExtents::Sweep(const Disk* disk, const std::function<bool()>& may_go_on) {
-  const auto is_elsewhere = [&](const Dropped& one) {
-    return (one.extent ? one.extent->disk : nullptr) != disk;
-  };
-  std::vector<Dropped> dropped;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto first = std::partition(dropped_.begin(), dropped_.end(), is_elsewhere);
-    std::move(first, dropped_.end(), std::back_inserter(dropped));
-    dropped_.erase(first, dropped_.end());
-  }
-  std::map<Disk*, std::vector<ExtentId>> names;
-  const auto left = std::partition(dropped.begin(), dropped.end(), [&](Dropped& one) {
-    const auto unlinked = may_go_on() ? Unlink(one, names) : Result<bool>(false);
-    return unlinked && unlinked.value();
-  });
-  // Else a power cut could bring them back.
-  const bool is_durable = std::ranges::all_of(names, [](const auto& of_disk) {
-    const auto& [on, ids] = of_disk;
-    return static_cast<bool>(on->writes().Noted(on->SyncNames(ids)));
-  });
-  std::vector<ExtentId> ids;
-  for (auto one = dropped.begin(); is_durable && one != left; ++one) ids.push_back(one->id);
-  store_.Release(ids);
-  const std::lock_guard lock(mutex_);
-  std::move(is_durable ? left : dropped.begin(), dropped.end(), std::back_inserter(dropped_));
-}
-
-void NodeExtents::TakeBack() {
-  std::vector<Dropped> dropped;
-  {
-    const std::lock_guard lock(mutex_);
-    const auto left = std::partition(dropped_.begin(), dropped_.end(),
-                                     [](const Dropped& one) { return one.is_begun; });
-    dropped.assign(std::make_move_iterator(left), std::make_move_iterator(dropped_.end()));
-    dropped_.erase(left, dropped_.end());
-  }
-  // First those of ids that had no extent any more, so that none is marked when its extent comes.
-  for (const Dropped& one : dropped)
-    if (!one.extent) store_.Release({&one.id, 1});
-  for (const Dropped& one : dropped)
-    if (one.extent) store_.TakeBack(*one.extent);
-}
-
-Result<bool> NodeExtents::Unlink(Dropped& dropped, std::map<Disk*, std::vector<ExtentId>>& names) {
-  if (!dropped.extent) return true;
-  // Nobody finds it any more: who has it now is the last to read it.
-  if (dropped.extent.use_count() > 1) return false;
-  dropped.is_begun = true;
-  const std::vector<Disk*> disks = store_.DisksOf(*dropped.extent);
-  if (!FFR_TRY(store_.Unlink(*dropped.extent))) return false;
-  for (Disk* const disk : disks) names[disk].push_back(dropped.id);
-  return true;
+  store_.Release(dropped_.Sweep(disk, may_go_on).ids);
 }
 
 Result<std::vector<std::byte>> NodeExtents::Read(const ManifestExtent& extent) const {

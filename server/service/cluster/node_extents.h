@@ -15,6 +15,7 @@
 
 #include "server/cluster/machine.h"
 #include "server/service/metrics.h"
+#include "server/storage/dropped_extents.h"
 #include "server/storage/extent_store.h"
 
 namespace ffrecord::server {
@@ -23,7 +24,7 @@ namespace ffrecord::server {
 // Thread-safe; borrows the store.
 class NodeExtents final : public cluster::LocalExtents {
  public:
-  explicit NodeExtents(ExtentStore& store) : store_(store) {}
+  explicit NodeExtents(ExtentStore& store) : store_(store), dropped_(store) {}
 
   // --- LocalExtents: none of it waits for a disk ---
   std::optional<ManifestExtent> Find(const ExtentId& id) const override;
@@ -74,18 +75,14 @@ class NodeExtents final : public cluster::LocalExtents {
 
   // From now on the extent is not here, unless it is kept. Its file is removed by Sweep.
   void Drop(const ExtentId& id);
-  bool has_dropped() const;
+  bool has_dropped() const { return !dropped_.empty(); }
 
   // These block on the disk.
 
-  // Removes the files of dropped extents of that disk that nobody reads or writes any more,
-  // durably, and lets their ids be used again; null: of those that are on no disk. The others,
-  // those that the disk refuses, and all once `may_go_on` says no, stay for the next time. Blocks
-  // on that disk alone, and on those that have copies.
+  // As DroppedExtents::Sweep(), and lets the ids of those that are gone be used again.
   void Sweep(const Disk* disk, const std::function<bool()>& may_go_on);
-  // Dropped extents whose files are still there are here again: what they were dropped for does
-  // not hold any more. Not beside Sweep.
-  void TakeBack();
+  // As DroppedExtents::TakeBack().
+  void TakeBack() { dropped_.TakeBack(); }
   Result<std::vector<std::byte>> Read(const ManifestExtent& extent) const;
   // Requires that the bytes are those of the extent. In place of a replica that is bad, and of a
   // file of its name that is no extent. Does nothing if the extent is here undamaged.
@@ -97,24 +94,17 @@ class NodeExtents final : public cluster::LocalExtents {
   ExtentStore& store() const noexcept { return store_; }
 
  private:
-  struct Dropped {
-    ExtentId id{};
-    ExtentPtr extent;       // Null: there was none.
-    bool is_begun = false;  // Its file may be gone already, or will be at the next start.
-  };
-  // False: not yet. Adds where names are to be synced.
-  Result<bool> Unlink(Dropped& dropped, std::map<Disk*, std::vector<ExtentId>>& names);
   Result<void> WriteNew(const ManifestExtent& extent, std::span<const std::byte> bytes);
   // False: there was none.
   Result<bool> RemoveBad(const ExtentId& id);
   bool IsKept(const ExtentId& id) const;
 
   ExtentStore& store_;
+  DroppedExtents dropped_;
   std::vector<ExtentId> kept_;
   Counter healed_;
   mutable std::mutex mutex_;
   std::map<std::uint64_t, cluster::TimePoint> heard_;
-  std::vector<Dropped> dropped_;
   std::multiset<ExtentId> coming_;
   std::set<ExtentId> elsewhere_;
 };

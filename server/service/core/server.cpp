@@ -354,13 +354,11 @@ void Server::Impl::SaveScrub(const std::string& key, const Scrubber::Position& p
   if (!saved) spdlog::warn("event=scrub_not_saved error=\"{}\"", saved.error().message);
 }
 
-// A disk that was full may have room again, which others have made. A catalog looks for room
-// without this.
-Result<std::uint64_t> Server::Impl::LookForRoom(Disk& disk) {
+// A disk that was full may have room again, which others have made.
+void Server::Impl::LookForRoom(Disk& disk) {
   disk.RefreshSpace();
   if (disk.space().free_bytes >= kExtentSizeMax && &disk.writes() != &home_disk->writes())
     disk.writes().NoteSuccess();
-  return 0;
 }
 
 // A disk that hangs keeps its own extents, and none of another disk.
@@ -373,21 +371,21 @@ void Server::Impl::StartUpkeep() {
       origins->Tend();
       return 0;
     });
-  if (!catalog) {
-    for (const auto& disk : extents->disks())
-      add(jobs->AddUpkeep(), [this, &disk = *disk] { return LookForRoom(disk); });
-    add(jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
-      home_disk->Look();
-      return 0;
+  for (const auto& disk : extents->disks())
+    add(jobs->AddUpkeep(), [this, &disk = *disk]() -> Result<std::uint64_t> {
+      LookForRoom(disk);
+      if (!catalog) return 0;
+      return catalog->UnlinkOn(disk);
     });
-    return;
-  }
+  add(jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
+    home_disk->Look();
+    return 0;
+  });
+  if (!catalog) return;
   add(jobs->upkeep(), [this]() -> Result<std::uint64_t> {
     FFR_TRY(catalog->GiveUpUploads(Clock::now()));
     return 0;
   });
-  for (const auto& disk : extents->disks())
-    add(jobs->AddUpkeep(), [this, &disk = *disk] { return catalog->UnlinkOn(disk); });
   add(jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
     FFR_TRY(catalog->ForgetUnlinked());
     return 0;

@@ -62,7 +62,7 @@ struct Server::Impl {
   void ScrubOrigins();
   Result<void> StartDrains();
   void StartUpkeep();
-  Result<std::uint64_t> LookForRoom(Disk& disk);
+  void LookForRoom(Disk& disk);
   void SaveScrub(const std::string& key, const Scrubber::Position& position);
   void NoteFailedWorker();
   void Collect();

@@ -13,6 +13,7 @@
 #include "libffrecord/io/file.h"
 #include "libffrecord/net/rpc/remote_files.h"
 #include "new_extents.h"
+#include "one_daemon.h"
 #include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
 #include "server/service/read_ahead/extent_files.h"
@@ -33,7 +34,7 @@ auto Remote(Transport transport) {
     auto source = std::make_shared<RemoteSource>();
     const SessionOptions options{60s, transport};
     const auto session = net::Session::Get(source->daemon.address(), transport);
-    client::Upload upload(session, options);
+    client::Upload upload(test::OneDaemon(source->daemon.address(), options));
     DatasetManifest manifest;
     for (std::size_t i = 0; i < contents.size(); ++i) {
       const auto bytes = std::as_bytes(std::span(contents[i]));

@@ -95,9 +95,9 @@ TEST_P(AccessTest, OnlyWhoMayReadANameCanHintAtReadingIt) {
     const auto hint = SendPrefetchHint(*session, name, revision, plan, net::Clock::now() + 20s);
     return hint ? ErrorCode::kOk : hint.error().code;
   };
-  const auto reader =
-      net::Session::Get(net::Location::Parse(Uri("a/x", kRead, "")).value(), kOptions);
-  const auto revision = Catalog(reader).Resolve("a/x", net::Clock::now() + 20s).value().revision;
+  const auto reader = net::Location::Parse(Uri("a/x", kRead, "")).value();
+  const Catalog catalog(Cluster::OfOneDaemon(reader, kOptions));
+  const auto revision = catalog.Resolve("a/x", net::Clock::now() + 20s).value().revision;
 
   EXPECT_EQ(hinted("a/x", kRead, "a/", revision), ErrorCode::kOk);
   EXPECT_EQ(hinted("a/x", kWrite | kDelete, "a/", revision), ErrorCode::kDenied);
@@ -163,14 +163,15 @@ TEST_P(AccessTest, EachRightOnOnesOwnNamesAndNoOther) {
 TEST_P(AccessTest, WhoKnowsTheIdsOfForeignExtentsCanNeitherReadNorPublishThem) {
   const test::TestFile file({std::string(100'000, 's')});
   ASSERT_EQ(Code(Publish(file.path(), Uri("b/secret", kRead | kWrite, "b/"))), ErrorCode::kOk);
-  const auto session = [&](const std::string& uri) {
-    return net::Session::Get(net::Location::Parse(uri).value(), kOptions);
+  const auto catalog = [&](const std::string& uri) {
+    return Catalog(Cluster::OfOneDaemon(net::Location::Parse(uri).value(), kOptions));
   };
   const auto deadline = net::Clock::now() + 20s;
   const DatasetManifest manifest =
-      Catalog(session(Uri("b/secret", kRead, "b/"))).Resolve("b/secret", deadline).value().manifest;
+      catalog(Uri("b/secret", kRead, "b/")).Resolve("b/secret", deadline).value().manifest;
   const auto read = [&](const std::string& uri) {
-    const net::RemoteFiles files(session(uri), manifest, "stolen", kOptions);
+    const auto session = net::Session::Get(net::Location::Parse(uri).value(), kOptions);
+    const net::RemoteFiles files(session, manifest, "stolen", kOptions);
     std::vector<std::byte> memory(100);
     RangeRead range{0, 0, memory};
     EXPECT_TRUE(files.Read({&range, 1}));
@@ -182,12 +183,12 @@ TEST_P(AccessTest, WhoKnowsTheIdsOfForeignExtentsCanNeitherReadNorPublishThem) {
   EXPECT_EQ(read(Uri("", kRead | kWrite, "a/")), ErrorCode::kNotFound);
   EXPECT_EQ(read(Uri("", kWrite, "b/")), ErrorCode::kDenied);
 
-  const auto stolen = Catalog(session(Uri("", kRead | kWrite, "a/")))
+  const auto stolen = catalog(Uri("", kRead | kWrite, "a/"))
                           .Publish("a/mine", manifest, net::Publish::Mode::kCreate, 0, deadline);
   ASSERT_FALSE(stolen);
   EXPECT_EQ(stolen.error().code, ErrorCode::kConflict) << stolen.error().message;
   EXPECT_EQ(OpenCode(Uri("a/mine", kRead, "a/")), ErrorCode::kNotFound);
-  const auto shared = Catalog(session(Uri("", kWrite, "")))
+  const auto shared = catalog(Uri("", kWrite, ""))
                           .Publish("a/mine", manifest, net::Publish::Mode::kCreate, 0, deadline);
   ASSERT_TRUE(shared) << shared.error().message;
   EXPECT_EQ(read(Uri("", kRead, "a/")), ErrorCode::kOk);  // Now it is theirs too.

@@ -26,7 +26,7 @@ class ClusterReadsTest : public ClusterTest {
  protected:
   void SetUp() override {
     cluster_client_ = Find();
-    Upload upload(cluster_client_, kOptions);
+    Upload upload(cluster_client_);
     auto manifest = Put(upload);
     ASSERT_TRUE(manifest) << manifest.error().message;
     manifest_ = std::move(manifest).value();

@@ -131,7 +131,7 @@ TEST_F(ClusterStrangersTest, ANodeOfAnotherClusterTakesNoReplicasAndNoNames) {
   const auto reader = PublishAndOpen();
   const auto stranger = ReplaceByNode(nodes_[2]);
 
-  Upload upload(cluster, Options());
+  Upload upload(cluster);
   for (int i = 0; i < 20; ++i) {
     const std::string content(100 + static_cast<std::size_t>(i), 'a');
     const auto bytes = std::as_bytes(std::span(content));
@@ -164,7 +164,7 @@ TEST_F(ClusterStrangersTest, WhereStrangersHaveTakenAllPlacesTheErrorNamesBothAn
   };
   EXPECT_FALSE(cluster->Run(attempt, net::Clock::now() + 1s, 500ms));
   SessionOptions options = Options(1s);
-  Upload upload(std::make_shared<Cluster>(*cluster->view(), options), options);
+  Upload upload(std::make_shared<Cluster>(*cluster->view(), options));
   const auto bytes = std::as_bytes(std::span(std::string_view("some bytes")));
   const auto put = upload.PutBytes("f", {&bytes, 1});
   ASSERT_FALSE(put);
@@ -182,7 +182,7 @@ TEST_F(ClusterStrangersTest, ADaemonOfNoClusterTakesNoReplicas) {
   const auto stranger = ReplaceByDaemon(nodes_[1]);
   nodes_[2].daemon.reset();
   SessionOptions options = Options(1s);
-  Upload upload(std::make_shared<Cluster>(*cluster->view(), options), options);
+  Upload upload(std::make_shared<Cluster>(*cluster->view(), options));
   const auto bytes = std::as_bytes(std::span(std::string_view("some bytes")));
   const auto put = upload.PutBytes("f", {&bytes, 1});
   ASSERT_FALSE(put);
@@ -259,7 +259,7 @@ TEST_F(ClusterStrangersTest, NodesThatHaveExchangedTheirAddressesAreFoundAgain) 
   // The batch began by the former addresses, and is read by the new ones.
   for (const ErrorCode status : StatusesOf(reader)) EXPECT_EQ(status, ErrorCode::kOk);
   ASSERT_TRUE(WaitForNodes(3));
-  Upload upload(cluster, Options());
+  Upload upload(cluster);
   for (int i = 0; i < 20; ++i) {
     const std::string content(100 + static_cast<std::size_t>(i), 'b');
     const auto bytes = std::as_bytes(std::span(content));

@@ -19,6 +19,7 @@
 #include "client/dataset/cluster_files.h"
 #include "client/dataset/upload.h"
 #include "cluster_fixture.h"
+#include "one_daemon.h"
 #include "replicated_daemons.h"
 #include "test_file.h"
 #include "virtual_clock.h"
@@ -42,11 +43,11 @@ TEST_F(ClusterTest, ADaemonThatIsToBeANodeDoesNotSpeakForTheOthers) {
   for (int i = 0; i < 5; ++i) {  // Whoever answers first.
     const auto found = Cluster::Find(std::array{alone, Location(cluster_.seed())}, kOptions);
     ASSERT_TRUE(found) << found.error().message;
-    EXPECT_TRUE(found.value());
+    EXPECT_FALSE(found.value()->is_one_daemon());
   }
   const auto found = Cluster::Find(std::array{alone}, kOptions);
   ASSERT_TRUE(found) << found.error().message;
-  EXPECT_FALSE(found.value());
+  EXPECT_TRUE(found.value()->is_one_daemon());
 }
 
 // It may know names that others do not list yet, as while a daemon is adopted.
@@ -106,7 +107,7 @@ TEST_F(ClusterTest, WhatANodeWithNamesOfItsOwnMayHaveIsNotMissing) {
 }
 
 TEST_F(ClusterTest, EachExtentIsWrittenToItsOwnersAndNowhereElse) {
-  Upload upload(Find(), kOptions);
+  Upload upload(Find());
   const auto manifest = Put(upload);
   ASSERT_TRUE(manifest) << manifest.error().message;
   for (const ManifestFile& file : manifest.value().files)
@@ -115,14 +116,14 @@ TEST_F(ClusterTest, EachExtentIsWrittenToItsOwnersAndNowhereElse) {
 
 TEST_F(ClusterTest, AnOwnerThatIsDownIsReplacedByTheNextNode) {
   cluster_.node(1).Kill();
-  Upload upload(Find(), kOptions);
+  Upload upload(Find());
   const auto manifest = Put(upload);
   ASSERT_TRUE(manifest) << manifest.error().message;
   ExpectHolders(manifest.value(), {0, 2});
 }
 
 TEST_F(ClusterTest, AnOwnerThatDiesUnderAnUploadIsReplacedToo) {
-  Upload upload(Find(), kOptions);
+  Upload upload(Find());
   const std::vector<std::byte> bytes(8 << 20, std::byte{7});
   const auto owner = FakeCluster::OwnerOf(SlotOf(MakeExtentId(upload.id(), 0, 0)), 1);
   bool has_killed = false;
@@ -141,7 +142,7 @@ TEST_F(ClusterTest, AnOwnerThatDiesUnderAnUploadIsReplacedToo) {
 
 TEST_F(ClusterTest, ANodeThatDrainsTakesNoUploads) {
   cluster_.Alter([](auto& reply, auto&) { reply.nodes[2].state = net::MemberState::kDraining; });
-  Upload upload(Find(), kOptions);
+  Upload upload(Find());
   const auto manifest = Put(upload);
   ASSERT_TRUE(manifest) << manifest.error().message;
   const std::set<std::uint16_t> others{1, 2};
@@ -152,7 +153,7 @@ TEST_F(ClusterTest, ANodeThatDrainsTakesNoUploads) {
 // Two of them would be one.
 TEST_F(ClusterTest, AReplicaForOneNodeIsNotGivenToAnotherThatHasItsAddress) {
   cluster_.Alter([](auto& reply, auto&) { reply.nodes[3].address = reply.nodes[2].address; });
-  Upload upload(Find(), kOptions);
+  Upload upload(Find());
   const auto manifest = Put(upload);
   ASSERT_TRUE(manifest) << manifest.error().message;
   ExpectHolders(manifest.value(), {0, 2});
@@ -162,7 +163,7 @@ TEST_F(ClusterTest, TwoReplicasNeverLieInOneDomain) {
   cluster_.Alter([](auto& reply, auto& map) {
     for (const std::size_t i : {2U, 3U}) reply.nodes[i].domain = map.nodes[i].domain = "rack";
   });
-  Upload upload(Find(), kOptions);
+  Upload upload(Find());
   const auto manifest = Put(upload);
   ASSERT_TRUE(manifest) << manifest.error().message;
   for (const ManifestFile& file : manifest.value().files) {
@@ -176,7 +177,7 @@ TEST_F(ClusterTest, AnUploadWaitsForNodesUntilItsTimeoutAndSaysWhatIsMissing) {
   cluster_.node(1).Kill();
   cluster_.node(2).Kill();
   const SessionOptions options{1s, Transport::kTcp};
-  Upload upload(Find(options), options);
+  Upload upload(Find(options));
   const auto begin = net::Clock::now();
   const auto manifest = Put(upload);
   ASSERT_FALSE(manifest);
@@ -187,7 +188,7 @@ TEST_F(ClusterTest, AnUploadWaitsForNodesUntilItsTimeoutAndSaysWhatIsMissing) {
 }
 
 TEST_F(ClusterTest, AFailureOfTheSourceEndsTheUploadAtOnce) {
-  Upload upload(Find(), kOptions);
+  Upload upload(Find());
   const auto put = upload.PutFrom("f", 1000, [](std::uint64_t, std::span<std::byte>) {
     return Result<std::span<const std::byte>>(Error{ErrorCode::kIo, "the disk of the source"});
   });
@@ -341,9 +342,9 @@ TEST_F(ClusterTest, ADaemonOfNoClusterAtTheAddressOfANodeIsNotAskedForNames) {
   const test::Daemon daemon;
   cluster_.Alter([&](auto& reply, auto&) { reply.nodes[4].address = daemon.address().ToString(); });
   const auto deadline = net::Clock::now() + kOptions.timeout;
-  const auto session = net::Session::Get(daemon.address(), Transport::kTcp);
-  ASSERT_TRUE(Catalog(session).Publish("stray", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate,
-                                       0, deadline));
+  const Catalog stray(test::OneDaemon(daemon.address(), {.transport = Transport::kTcp}));
+  ASSERT_TRUE(
+      stray.Publish("stray", {{{"empty", 0, {}}}}, net::Publish::Mode::kCreate, 0, deadline));
   const auto found = Catalog(Find()).Resolve("stray", deadline);
   ASSERT_FALSE(found);
   EXPECT_EQ(found.error().code, ErrorCode::kNotFound) << found.error().message;
@@ -442,7 +443,7 @@ TEST_F(ClusterTest, AnOwnerThatDeniesIsReplacedByTheNextNode) {
     reply.nodes[FakeCluster::kScriptCount + 1].address = cluster_.seed().ToString();
   });
   cluster_.denying_count = 1;
-  Upload upload(Find(), kOptions);
+  Upload upload(Find());
   const auto manifest = Put(upload);
   ASSERT_TRUE(manifest) << manifest.error().message;
   ExpectHolders(manifest.value(), {0, 2});
@@ -455,16 +456,29 @@ TEST_F(ClusterTest, AnyNodeThatAnswersTellsOfTheCluster) {
   const auto found =
       Cluster::Find(std::vector{Location(nobody), Location(cluster_.seed())}, kOptions);
   ASSERT_TRUE(found) << found.error().message;
-  EXPECT_NE(found.value(), nullptr);
+  EXPECT_FALSE(found.value()->is_one_daemon());
   const auto nowhere = Cluster::Find(std::vector{Location(nobody)}, kOptions);
   ASSERT_FALSE(nowhere);
   EXPECT_EQ(nowhere.error().code, ErrorCode::kUnavailable);
 }
 
-TEST_F(ClusterTest, ADaemonOfItsOwnIsOfNoCluster) {
-  const auto found = Cluster::Find(std::vector{Location(cluster_.node(0).address())}, kOptions);
+TEST_F(ClusterTest, ADaemonOfItsOwnIsAClusterOfOneNode) {
+  const net::Location location = Location(cluster_.node(0).address());
+  const auto found = Cluster::Find(std::vector{location}, kOptions);
   ASSERT_TRUE(found) << found.error().message;
-  EXPECT_EQ(found.value(), nullptr);
+  EXPECT_TRUE(found.value()->is_one_daemon());
+  EXPECT_EQ(found.value()->peer(), "ffrecord://" + location.address.ToString());
+}
+
+TEST_F(ClusterTest, SeveralDaemonsOfTheirOwnAreRefusedAndNamed) {
+  const test::Daemon first, second;
+  const auto found =
+      Cluster::Find(std::array{Location(first.address()), Location(second.address())}, kOptions);
+  ASSERT_FALSE(found);
+  EXPECT_EQ(found.error().code, ErrorCode::kInvalidArgument);
+  for (const std::string& part : {first.address().ToString(), second.address().ToString(),
+                                  std::string("ffrecordd --cluster")})
+    EXPECT_NE(found.error().message.find(part), std::string::npos) << found.error().message;
 }
 
 TEST_F(ClusterTest, AClusterWithoutAMapIsNotReadyYet) {

@@ -11,6 +11,7 @@
 #include "client/dataset/catalog.h"
 #include "fake_daemon.h"
 #include "libffrecord/net/rpc/session.h"
+#include "one_daemon.h"
 
 namespace ffrecord::client {
 namespace {
@@ -26,7 +27,7 @@ net::Deadline Soon() { return net::Clock::now() + 60s; }
 // "name" is at a revision, or is not there: 0.
 class NameChangesTest : public testing::Test {
  protected:
-  Catalog catalog() const { return Catalog(net::Session::Get(daemon_.address())); }
+  Catalog catalog() const { return Catalog(test::OneDaemon(daemon_.address())); }
   Result<void> Remove() const { return catalog().Remove("name", Soon()); }
   Result<std::uint64_t> Replace() const {
     return catalog().Publish("name", OneFile(10), Mode::kReplace, 0, Soon());

@@ -18,6 +18,7 @@
 #include "client/dataset/upload.h"
 #include "fake_daemon.h"
 #include "libffrecord/base/checksum.h"
+#include "one_daemon.h"
 #include "test_file.h"
 #include "virtual_clock.h"
 
@@ -55,7 +56,7 @@ class PacedUploadTest : public testing::Test {
   // What a thread of its own has put.
   std::thread Put(std::chrono::milliseconds timeout) {
     return std::thread([this, timeout] {
-      Upload upload(net::Session::Get(daemon_->address()), {timeout});
+      Upload upload(test::OneDaemon(daemon_->address(), {timeout}));
       const auto bytes = test::AsBytes(data_);
       put_.emplace(upload.PutBytes("name", {&bytes, 1}));
     });

@@ -27,6 +27,7 @@
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
+#include "one_daemon.h"
 #include "queued_reader.h"
 #include "test_file.h"
 #include "virtual_clock.h"
@@ -88,7 +89,7 @@ class QueueCreditTest : public testing::Test {
   void SetUp() override {
     const SessionOptions options{60s, Transport::kTcp};
     const auto session = net::Session::Get(daemon_.address(), Transport::kTcp);
-    Upload upload(session, options);
+    Upload upload(test::OneDaemon(daemon_.address(), options));
     const auto bytes = std::as_bytes(std::span(content_));
     DatasetManifest manifest;
     manifest.files.push_back(upload.PutBytes("file", {&bytes, 1}).value());

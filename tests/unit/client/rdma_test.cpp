@@ -34,6 +34,7 @@
 #include "libffrecord/net/rpc/session.h"
 #include "libffrecord/net/rpc/slab_pool.h"
 #include "libffrecord/net/transport/remote_memory.h"
+#include "one_daemon.h"
 #include "rdma_clients.h"
 #include "test_file.h"
 
@@ -132,7 +133,8 @@ TEST_F(RdmaClientTest, UploadsWhoseMemoryMayNotBeLockedGoAsMessagesOrAreRefusedA
       const rlimit limit{kLimit, kLimit};
       if (::setrlimit(RLIMIT_MEMLOCK, &limit) != 0 || !GiveUpLockingMemory()) return 2;
       const auto bytes = std::as_bytes(std::span(data));
-      const auto put = Upload(session, {20s}).PutBytes("file", {&bytes, 1});
+      const auto put =
+          Upload(test::OneDaemon(daemon.address(), {20s, transport})).PutBytes("file", {&bytes, 1});
       const std::string said = put ? session->link().reason : put.error().message;
       if (said.find("ulimit -l") != std::string::npos && session->link().transport == "rdma" &&
           put.operator bool() == (transport == Transport::kAuto))
@@ -157,8 +159,9 @@ TEST_F(RdmaClientTest, ConnectionsWithTheirSlabsLeaveNothingBehind) {
   ASSERT_TRUE(
       test::Eventually([&] { return (before = net::test::CountRdmaResources()) < with_one; }));
 
+  const auto one = test::OneDaemon(daemon.address(), {20s, Transport::kRdma});
   for (int i = 0; i < 50; ++i) {
-    const auto put = Upload(session, {20s}).PutBytes("file", {&bytes, 1});
+    const auto put = Upload(one).PutBytes("file", {&bytes, 1});
     ASSERT_TRUE(put) << i << ": " << put.error().message;
     close();
   }
@@ -231,10 +234,11 @@ TEST_F(RdmaDaemonDeathTest, ADaemonThatIsKilledInABatchIsAnErrorInTimeAndTheNext
 }
 
 // Random bytes without an end, as one file after another.
-[[noreturn]] void UploadForEver(const std::shared_ptr<net::Session>& session) {
+[[noreturn]] void UploadForEver(const net::Address& address) {
   const std::string data = Records(1, 8 << 20)[0];
   const auto bytes = std::as_bytes(std::span(data));
-  for (Upload upload(session, {20s});;) (void)upload.PutBytes("file", {&bytes, 1});
+  for (Upload upload(test::OneDaemon(address, {20s, Transport::kRdma}));;)
+    (void)upload.PutBytes("file", {&bytes, 1});
 }
 
 TEST_F(RdmaClientTest, AClientThatIsKilledWhileItIsReadLeavesNothingBehind) {
@@ -244,7 +248,7 @@ TEST_F(RdmaClientTest, AClientThatIsKilledWhileItIsReadLeavesNothingBehind) {
   for (int i = 0; i < 5; ++i) {
     const auto extent_count = daemon.Extents().size();
     const pid_t child = ::fork();
-    if (child == 0) UploadForEver(net::Session::Get(address, Transport::kRdma));
+    if (child == 0) UploadForEver(address);
     EXPECT_TRUE(test::Eventually([&] { return daemon.Extents().size() > extent_count + 1; }));
     ::kill(child, SIGKILL);
     EXPECT_EQ(ffrecord::test::WaitForChild(child), -SIGKILL);
@@ -252,7 +256,8 @@ TEST_F(RdmaClientTest, AClientThatIsKilledWhileItIsReadLeavesNothingBehind) {
   const auto session = net::Session::Get(address, Transport::kRdma);
   const std::string data(100'000, 'u');
   const auto bytes = std::as_bytes(std::span(data));
-  EXPECT_TRUE(Upload(session, {20s}).PutBytes("file", {&bytes, 1}));
+  Upload upload(test::OneDaemon(address, {20s, Transport::kRdma}));
+  EXPECT_TRUE(upload.PutBytes("file", {&bytes, 1}));
   session->CloseIdle([](net::Channel&) { return true; });
   EXPECT_TRUE(test::Eventually([&] { return net::test::CountRdmaResources() <= before; }))
       << net::test::CountRdmaResources();
@@ -509,7 +514,7 @@ class UploadsOverRdmaTest : public RdmaClientTest {
 };
 
 TEST_F(UploadsOverRdmaTest, TheDaemonReadsThePiecesAndNoneIsSent) {
-  Upload upload(net::Session::Get(daemon_.address(), Transport::kRdma), {20s});
+  Upload upload(test::OneDaemon(daemon_.address(), {20s, Transport::kRdma}));
   const auto put = upload.PutBytes("name", {&bytes_, 1});
   ASSERT_TRUE(put) << put.error().message;
   EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
@@ -519,7 +524,7 @@ TEST_F(UploadsOverRdmaTest, TheDaemonReadsThePiecesAndNoneIsSent) {
 
 TEST_F(UploadsOverRdmaTest, AQueuePairThatBreaksInAnUploadCostsOnlyThatExtentsTry) {
   goes_astray_ = true;
-  Upload upload(net::Session::Get(daemon_.address(), Transport::kRdma), {60s});
+  Upload upload(test::OneDaemon(daemon_.address(), {60s, Transport::kRdma}));
   const auto put = upload.PutBytes("name", {&bytes_, 1});
   ASSERT_TRUE(put) << put.error().message;
   EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
@@ -529,7 +534,8 @@ TEST_F(UploadsOverRdmaTest, AQueuePairThatBreaksInAnUploadCostsOnlyThatExtentsTr
 TEST_F(UploadsOverRdmaTest, WhereADeviceCannotReadTheyGoAsMessagesThoughRdmaWasDemanded) {
   refuses_slabs_ = EOPNOTSUPP;
   const auto session = net::Session::Get(daemon_.address(), Transport::kRdma);
-  const auto put = Upload(session, {20s}).PutBytes("name", {&bytes_, 1});
+  const auto put = Upload(test::OneDaemon(daemon_.address(), {20s, Transport::kRdma}))
+                       .PutBytes("name", {&bytes_, 1});
   ASSERT_TRUE(put) << put.error().message;
   EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
   EXPECT_EQ(pulled_count_, 0);
@@ -539,7 +545,8 @@ TEST_F(UploadsOverRdmaTest, WhereADeviceCannotReadTheyGoAsMessagesThoughRdmaWasD
 TEST_F(UploadsOverRdmaTest, WhereTheDaemonMayNotLockMemoryTheyGoAsMessagesAndTheLinkSaysSo) {
   refuses_slabs_ = ENOMEM;
   const auto session = net::Session::Get(daemon_.address(), Transport::kAuto);
-  const auto put = Upload(session, {20s}).PutBytes("name", {&bytes_, 1});
+  const auto put = Upload(test::OneDaemon(daemon_.address(), {20s, Transport::kAuto}))
+                       .PutBytes("name", {&bytes_, 1});
   ASSERT_TRUE(put) << put.error().message;
   EXPECT_TRUE(std::ranges::equal(taken_, bytes_));
   EXPECT_EQ(pulled_count_, 0);

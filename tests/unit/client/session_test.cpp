@@ -15,6 +15,7 @@
 #include "client/dataset/catalog.h"
 #include "fake_daemon.h"
 #include "libffrecord/base/patience.h"
+#include "one_daemon.h"
 #include "virtual_clock.h"
 
 namespace ffrecord::client {
@@ -59,7 +60,7 @@ TEST(SessionTest, ASilentDaemonCostsTheTimeoutAndNoMore) {
   FakeDaemon daemon([](Request&) { return true; }, /*greets=*/false);
   const auto started = net::Clock::now();
 
-  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(300ms));
+  const auto resolved = Catalog(test::OneDaemon(daemon.address())).Resolve("name", In(300ms));
 
   ASSERT_FALSE(resolved);
   EXPECT_EQ(resolved.error().code, ErrorCode::kDeadlineExceeded) << resolved.error().message;
@@ -68,7 +69,7 @@ TEST(SessionTest, ASilentDaemonCostsTheTimeoutAndNoMore) {
 
 TEST(SessionTest, ADaemonThatFallsSilentInACallCostsTheTimeoutAndNoMore) {
   FakeDaemon daemon([](Request&) { return true; });
-  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(300ms));
+  const auto resolved = Catalog(test::OneDaemon(daemon.address())).Resolve("name", In(300ms));
   ASSERT_FALSE(resolved);
   EXPECT_EQ(resolved.error().code, ErrorCode::kDeadlineExceeded) << resolved.error().message;
 }
@@ -84,7 +85,7 @@ TEST(SessionTest, ADaemonTakesItsLeaveOnceAndStillAnswers) {
                        EncodeDatasetManifest(OneFile(10)).value());
       return true;
     });
-    const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(60s));
+    const auto resolved = Catalog(test::OneDaemon(daemon.address())).Resolve("name", In(60s));
     EXPECT_TRUE(resolved) << resolved.error().message;
     EXPECT_EQ(daemon.connection_count(), leaves);
   }
@@ -113,7 +114,7 @@ TEST(SessionTest, AListThatDoesNotGoOnIsNotFollowed) {
     SCOPED_TRACE(&lie - lies);
     pages = lie;
     asked = 0;
-    const auto listed = Catalog(net::Session::Get(daemon.address())).List("run/", In(60s));
+    const auto listed = Catalog(test::OneDaemon(daemon.address())).List("run/", In(60s));
     ASSERT_FALSE(listed);
     EXPECT_EQ(listed.error().code, ErrorCode::kCorruption) << listed.error().message;
     EXPECT_NE(listed.error().message.find(daemon.address().ToString()), std::string::npos)
@@ -151,7 +152,7 @@ TEST(SessionTest, BusyIsAskedAgainOnTheSameConnection) {
     return true;
   });
 
-  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(60s));
+  const auto resolved = Catalog(test::OneDaemon(daemon.address())).Resolve("name", In(60s));
 
   ASSERT_TRUE(resolved) << resolved.error().message;
   EXPECT_EQ(resolved.value().revision, 3U);
@@ -173,7 +174,7 @@ TEST(SessionTest, ABusyDaemonIsLeftAloneForAsLongAsItWants) {
     return true;
   });
 
-  ASSERT_TRUE(Catalog(net::Session::Get(daemon.address())).Resolve("name", In(60s)));
+  ASSERT_TRUE(Catalog(test::OneDaemon(daemon.address())).Resolve("name", In(60s)));
 
   ASSERT_EQ(asked.size(), 3U);
   EXPECT_GE(asked[1] - asked[0], kWanted);
@@ -185,7 +186,7 @@ TEST(SessionTest, ABusyDaemonThatWantsForeverCostsTheTimeoutAndNoMore) {
     FakeDaemon::Send(request, FrameType::kBusy, net::Busy{UINT32_MAX}.Encode());
     return true;
   });
-  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(300ms));
+  const auto resolved = Catalog(test::OneDaemon(daemon.address())).Resolve("name", In(300ms));
   ASSERT_FALSE(resolved);
   EXPECT_EQ(resolved.error().code, ErrorCode::kUnavailable);
   EXPECT_NE(resolved.error().message.find("busy"), std::string::npos) << resolved.error().message;
@@ -198,7 +199,7 @@ TEST(SessionTest, AConnectionThatBreaksIsMadeAnew) {
                      EncodeDatasetManifest(OneFile(10)).value());
     return true;
   });
-  EXPECT_TRUE(Catalog(net::Session::Get(daemon.address())).Resolve("name", In(60s)));
+  EXPECT_TRUE(Catalog(test::OneDaemon(daemon.address())).Resolve("name", In(60s)));
   EXPECT_EQ(daemon.connection_count(), 3);
 }
 
@@ -209,7 +210,7 @@ TEST(SessionTest, AnErrorOfTheDaemonIsFinalAndNamesIt) {
     FakeDaemon::SendError(request, ErrorCode::kIo, EROFS);
     return true;
   });
-  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("name", In(60s));
+  const auto resolved = Catalog(test::OneDaemon(daemon.address())).Resolve("name", In(60s));
   ASSERT_FALSE(resolved);
   EXPECT_EQ(resolved.error().code, ErrorCode::kIo);
   EXPECT_EQ(resolved.error().system_errno, EROFS);
@@ -226,7 +227,7 @@ TEST(SessionTest, ADamagedManifestIsCorruptionAndNamesTheDataset) {
                      manifest);
     return true;
   });
-  const auto resolved = Catalog(net::Session::Get(daemon.address())).Resolve("some/name", In(60s));
+  const auto resolved = Catalog(test::OneDaemon(daemon.address())).Resolve("some/name", In(60s));
   ASSERT_FALSE(resolved);
   EXPECT_EQ(resolved.error().code, ErrorCode::kCorruption);
   EXPECT_NE(resolved.error().message.find("some/name"), std::string::npos);
@@ -240,7 +241,7 @@ TEST(SessionTest, ARepeatedPublicationIsTheSameAttempt) {
     FakeDaemon::Send(request, net::ReplyTo(FrameType::kPublish), net::RevisionReply{9}.Encode());
     return true;
   });
-  const auto published = Catalog(net::Session::Get(daemon.address()))
+  const auto published = Catalog(test::OneDaemon(daemon.address()))
                              .Publish("name", OneFile(10), net::Publish::Mode::kCreate, 0, In(60s));
   ASSERT_TRUE(published) << published.error().message;
   ASSERT_EQ(bodies.size(), 3U);
@@ -254,10 +255,10 @@ TEST(SessionTest, AForkedChildHasAPoolOfItsOwn) {
     FakeDaemon::Send(request, net::ReplyTo(FrameType::kList), net::ListReply{}.Encode());
     return true;
   });
-  const auto session = net::Session::Get(daemon.address());
-  ASSERT_TRUE(Catalog(session).List("", In(60s)));
-  EXPECT_EQ(test::RunInChild([&] { return Catalog(session).List("", In(60s)) ? 0 : 1; }), 0);
-  EXPECT_TRUE(Catalog(session).List("", In(60s)));
+  const Catalog catalog(test::OneDaemon(daemon.address()));
+  ASSERT_TRUE(catalog.List("", In(60s)));
+  EXPECT_EQ(test::RunInChild([&] { return catalog.List("", In(60s)) ? 0 : 1; }), 0);
+  EXPECT_TRUE(catalog.List("", In(60s)));
   EXPECT_EQ(daemon.connection_count(), 2);
 }
 
@@ -300,9 +301,8 @@ TEST_F(GivenUpTest, WhileTheDaemonIsBusy) {
     return true;
   });
   const auto started = net::Clock::now();
-  ExpectSoonOver([&] {
-    EXPECT_FALSE(Catalog(net::Session::Get(daemon.address())).Resolve("name", In(kLong)));
-  });
+  ExpectSoonOver(
+      [&] { EXPECT_FALSE(Catalog(test::OneDaemon(daemon.address())).Resolve("name", In(kLong))); });
   EXPECT_LT(net::Clock::now() - started, net::Channel::kRetryAfterMax / 2);
 }
 

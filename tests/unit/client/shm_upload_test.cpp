@@ -21,6 +21,7 @@
 #include "libffrecord/net/transport/descriptor_passing.h"
 #include "libffrecord/net/transport/slab.h"
 #include "local_daemon.h"
+#include "one_daemon.h"
 #include "test_file.h"
 
 namespace ffrecord::client {
@@ -82,7 +83,7 @@ class UploadsTest : public testing::Test {
 };
 
 TEST_F(UploadsTest, TheDaemonTakesThePiecesOutOfMemoryThatItMayOnlyRead) {
-  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
+  Upload upload(test::OneDaemon(daemon_.address(), {20s, Transport::kShm}));
   const test::TempFolder folder;
   test::WriteFile(folder / "file", data_);
   const auto bytes = test::AsBytes(data_);
@@ -103,7 +104,7 @@ TEST_F(UploadsTest, TheDaemonTakesThePiecesOutOfMemoryThatItMayOnlyRead) {
 
 TEST_F(UploadsTest, AnErrorForAPieceEndsTheUploadAtOnce) {
   refuses_pieces_ = true;
-  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
+  Upload upload(test::OneDaemon(daemon_.address(), {20s, Transport::kShm}));
   const auto bytes = test::AsBytes(data_);
   const auto put = upload.PutBytes("name", {&bytes, 1});
   ASSERT_FALSE(put);
@@ -114,7 +115,7 @@ TEST_F(UploadsTest, AnErrorForAPieceEndsTheUploadAtOnce) {
 
 // Answers to its pieces may still come: nobody else gets that connection.
 TEST_F(UploadsTest, AFileThatCannotBeReadOnEndsItsConnectionAndTheNextUploadHasAnother) {
-  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
+  Upload upload(test::OneDaemon(daemon_.address(), {20s, Transport::kShm}));
   const auto bytes = test::AsBytes(data_);
   const auto failed = upload.PutFrom(
       "name", bytes.size(),
@@ -133,7 +134,7 @@ TEST_F(UploadsTest, AFileThatCannotBeReadOnEndsItsConnectionAndTheNextUploadHasA
 
 TEST_F(UploadsTest, MemoryThatIsRefusedIsAnErrorWhereItWasDemanded) {
   refuses_slabs_ = true;
-  Upload upload(net::Session::Get(daemon_.address(), Transport::kShm), {20s});
+  Upload upload(test::OneDaemon(daemon_.address(), {20s, Transport::kShm}));
   const auto bytes = test::AsBytes(data_);
   const auto put = upload.PutBytes("name", {&bytes, 1});
   ASSERT_FALSE(put);

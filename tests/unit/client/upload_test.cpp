@@ -13,6 +13,7 @@
 #include "bytes.h"
 #include "fake_daemon.h"
 #include "libffrecord/base/checksum.h"
+#include "one_daemon.h"
 #include "temp_folder.h"
 
 namespace ffrecord::client {
@@ -38,7 +39,7 @@ TEST(UploadTest, AFullDiskEndsTheUploadAtOnce) {
     }
     return true;
   });
-  Upload upload(net::Session::Get(daemon.address()), {1h});
+  Upload upload(test::OneDaemon(daemon.address(), {1h}));
   const std::vector<std::byte> bytes(20 << 20);
   const std::span<const std::byte> piece(bytes);
 
@@ -61,7 +62,7 @@ TEST(UploadTest, PiecesBecomeExtentsWithTheirSums) {
       FakeDaemon::Send(request, net::ReplyTo(FrameType::kPutSeal), {});
     return true;
   });
-  Upload upload(net::Session::Get(daemon.address()), {20s});
+  Upload upload(test::OneDaemon(daemon.address(), {20s}));
   const std::vector<std::byte> large(kExtentSizeMax - 1, std::byte{7});
   const std::span<const std::byte> pieces[] = {AsBytes("ab"), {}, large, AsBytes("yz")};
   std::uint64_t told = 0;
@@ -109,7 +110,7 @@ TEST(UploadTest, AFileIsSentWhileAnotherWaitsForItsSeal) {
         {"file-" + std::to_string(files.size()), folder / std::to_string(files.size())});
     test::WriteFile(files.back().path, text);
   }
-  Upload upload(net::Session::Get(daemon.address()), {10s}, 7);
+  Upload upload(test::OneDaemon(daemon.address(), {10s}), 7);
   std::uint64_t told = 0;
 
   const auto put = upload.PutFiles(files, [&](std::uint64_t done) { told = done; });
@@ -134,7 +135,7 @@ TEST(UploadTest, AFileThatIsNotThereFailsTheCallBeforeAnythingIsSent) {
   const test::TempFolder folder;
   test::WriteFile(folder / "there", "bytes");
   const std::vector<Upload::LocalFile> files{{"a", folder / "there"}, {"b", folder / "absent"}};
-  Upload upload(net::Session::Get(daemon.address()), {5s});
+  Upload upload(test::OneDaemon(daemon.address(), {5s}));
   const auto put = upload.PutFiles(files);
   ASSERT_FALSE(put);
   EXPECT_EQ(put.error().code, ErrorCode::kNotFound) << put.error().message;

@@ -119,6 +119,26 @@ TEST_F(CatalogTest, WhatIsUnlinkedIsGoneForGoodBeforeItsRecordIs) {
   EXPECT_EQ(was_synced, std::vector<bool>{true});
 }
 
+TEST_F(CatalogTest, WhatAKilledDaemonHasUnlinkedIsGoneForGoodBeforeItsRecordIs) {
+  const auto extent = Put(1, 0, "data");
+  ASSERT_TRUE(Publish("name", {extent}));
+  ASSERT_TRUE(catalog_->Remove({0, "name"}));
+  const auto path = extents_->disks().front()->PathOf(extent.id);
+  ASSERT_TRUE(std::filesystem::remove(path));
+  Open();
+  const test::SyncedFiles synced;
+  std::vector<bool> was_synced;  // At each commit.
+  store_.is_full = [&] {
+    was_synced.push_back(synced.Contains(path.parent_path()));
+    return false;
+  };
+
+  EXPECT_EQ(Collect(), 0U);
+
+  EXPECT_EQ(was_synced, std::vector<bool>{true});
+  EXPECT_TRUE(memory_->List("deletes/", "", 10).value().entries.empty());
+}
+
 TEST_F(CatalogTest, ADiskThatHasFailedHoldsUpNoDeletionOnAnother) {
   OpenOn({"extents", "other"}, 0);
   std::vector<ManifestExtent> put;
@@ -133,7 +153,7 @@ TEST_F(CatalogTest, ADiskThatHasFailedHoldsUpNoDeletionOnAnother) {
 
   EXPECT_EQ(Collect(), 2U);
   EXPECT_EQ(Collect(), 0U);
-  EXPECT_EQ(memory_->List("deletes/", "", 10).value().entries.size(), 4U);
+  EXPECT_EQ(memory_->List("deletes/", "", 10).value().entries.size(), 2U);
 
   OpenOn({"extents", "other"}, 0);
   EXPECT_EQ(catalog_->report().deleted_count, 2U);
@@ -200,7 +220,7 @@ TEST_F(CatalogTest, AnIdIsFreeOnceAllTombstonesOfItAreDone) {
   std::filesystem::remove(stuck);
   std::filesystem::create_directory(stuck);  // unlink: EISDIR.
 
-  EXPECT_FALSE(catalog_->Collect(Clock::now()));  // The second one has nothing to do.
+  EXPECT_FALSE(CollectAt(Clock::now()));  // The second one has nothing to do.
 
   EXPECT_EQ(BeginPut({extent.id, 4}).error().code, ErrorCode::kConflict);
   std::filesystem::remove(stuck);
@@ -272,7 +292,7 @@ TEST_F(CatalogTest, AnExtentThatCannotBeUnlinkedHoldsUpNoOther) {
   std::filesystem::create_directory(stuck);  // unlink: EISDIR.
   ASSERT_TRUE(catalog_->Remove({0, "name"}));
 
-  EXPECT_FALSE(catalog_->Collect(Clock::now()));
+  EXPECT_FALSE(CollectAt(Clock::now()));
 
   for (const std::uint32_t i : {1U, 2U})
     EXPECT_FALSE(std::filesystem::exists(extents_->disks().front()->PathOf(MakeExtentId(1, i, 0))));

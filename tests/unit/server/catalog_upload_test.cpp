@@ -46,7 +46,7 @@ TEST_F(CatalogTest, WhateverIsHeardOfAnUploadBeginsItsGraceAnew) {
     std::this_thread::sleep_for(5ms);
     const auto before = Clock::now();
     live();
-    EXPECT_TRUE(catalog_->Collect(before + 60s - 1ms));  // Too late for what was heard earlier.
+    EXPECT_TRUE(CollectAt(before + 60s - 1ms));  // Too late for what was heard earlier.
   }
 
   EXPECT_TRUE(Publish("name", {extent}));
