@@ -209,8 +209,7 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
     manifest_ = std::move(manifest).value();
   }
   // Before bytes are stored for it; once more with the commit.
-  if (auto room = CheckQuotas(request_.quotas, view.names, request_.name, manifest_->size_bytes());
-      !room)
+  if (auto room = CheckQuotas(request_.quotas, view, request_.name, manifest_->size_bytes()); !room)
     return Fail(std::move(room).error());
   const ExtentId id = BodyExtentOf(request_.attempt);
   if (view.tombstones.WasRemoved(id)) {

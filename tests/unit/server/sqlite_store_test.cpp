@@ -221,7 +221,7 @@ TEST_F(SqliteMetaStoreTest, ACommitWhoseFileIsRemovedMeanwhileIsUnknownAndRescue
   }
   ASSERT_TRUE(tested_.WaitFor([&] { return outcome.has_value(); }, 60s));
 
-  EXPECT_EQ(outcome->value().fate, Fate::kUnknown);
+  ASSERT_EQ(outcome->value().fate, Fate::kUnknown);
   EXPECT_EQ(outcome->value().why->system_errno, ESTALE);
   const auto read = Await<MetaStore::Page>(tested_, [&](auto done) {
     tested_.store().List({}, MetaStore::TimePoint::max(), std::move(done));
