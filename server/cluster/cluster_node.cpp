@@ -26,8 +26,8 @@ ClusterNode::ClusterNode(const Options& options, const LocalExtents& extents)
                    .ancestors = options.ancestors}),
       mirror_(options.mirror, [this](const auto& keys) { OnChange(keys); }),
       known_(options.known),
-      view_{node_,   lease_, mirror_,  names_,      tombstones_,
-            extents, slots_, stripes_, continuity_, live_},
+      view_{node_,  lease_,   mirror_,     names_, tombstones_, extents,
+            slots_, stripes_, continuity_, live_,  known_},
       replication_(options.replication),
       burial_(options.burial),
       leader_(options.leader) {}

@@ -282,12 +282,15 @@ bool Leader::Take(TimePoint now, const View& view, const Answer& answer, Outbox&
   }
   const auto question = questions_.find(answer.id);
   if (question == questions_.end()) return false;
-  questions_.erase(question);
-  // Uploads: heard of by anybody. The others: yes from everybody, and silence is no.
+  // Uploads: heard of by anybody, and a node that is up and does not answer may have heard. The
+  // others: yes from everybody, and silence is no.
   const bool any = asked_ == Asked::kHeard;
+  const bool of_silence = any && view.IsLive(question->second);
+  questions_.erase(question);
   const auto& flags = std::get<Result<Flags>>(answer.reply);
-  Flags said = flags && flags.value().size() == subjects_.size() ? flags.value()
-                                                                 : Flags(subjects_.size(), false);
+  Flags said = flags && flags.value().size() == subjects_.size()
+                   ? flags.value()
+                   : Flags(subjects_.size(), of_silence);
   if (flags_.empty()) {
     flags_ = std::move(said);
   } else {

@@ -9,6 +9,7 @@
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/hex.h"
 #include "server/cluster/quota_shares.h"
+#include "server/cluster/rebuild.h"
 #include "server/cluster/removals.h"
 
 namespace ffrecord::server::cluster {
@@ -129,15 +130,8 @@ void Publication::Looked(TimePoint now, const Result<std::optional<MetaStore::Ke
       return;
     }
   }
-  // Our own removal, whose answer was lost: the name is gone, as was asked.
-  if (!found.value() && request_.mode == Mode::kRemove && has_tried_) {
-    result_ = std::uint64_t{0};
-    return;
-  }
-  if (auto may =
-          CheckNameChange(request_.mode, request_.name, base_revision_, request_.expected_revision);
-      !may)
-    Fail(std::move(may).error());
+  // That a name is gone is concluded from the mirror as well.
+  if (found.value() || request_.mode != Mode::kRemove) CheckMode();
   phase_ = Phase::kGeneration;
   next_ = now;
 }
@@ -151,6 +145,22 @@ void Publication::TookGeneration(TimePoint now,
   next_ = now;
 }
 
+void Publication::CheckMode() {
+  auto may =
+      CheckNameChange(request_.mode, request_.name, base_revision_, request_.expected_revision);
+  if (!may) Fail(std::move(may).error());
+}
+
+// Neither the store nor the mirror has the name. The store alone may have been put back to an older
+// state a moment ago, in which it had not been published yet; a rebuild would bring it back.
+void Publication::ConcludeGone(const View& view) {
+  // Our own removal, whose answer was lost: the name is gone, as was asked.
+  if (has_tried_ && !MayLackNames(view))
+    result_ = std::uint64_t{0};
+  else
+    CheckMode();
+}
+
 void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   // The mirror gives everything else that the commit rests on: it must show the same name.
   const NameTable::Name* const shown = view.names.Find(request_.name);
@@ -160,6 +170,7 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   if ((generation ? generation->mod_revision : 0) < generation_needed_ ||
       !view.mirror.was_listed() || (shown ? shown->revision : 0) != base_revision_)
     return Wait(now + kRetry / 5, "the coordinator has not told this daemon of the last changes");
+  if (request_.mode == Mode::kRemove && base_revision_ == 0) return ConcludeGone(view);
   // Only a name whose own manifest is lost is removed without knowing what all others refer to.
   // A node that is away for a while may have it.
   const bool removes_lost = request_.mode == Mode::kRemove && shown && !shown->manifest &&
@@ -187,8 +198,7 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
     manifest_ = std::move(manifest).value();
   }
   // Before bytes are stored for it; once more with the commit.
-  if (auto room = CheckQuotas(request_.quotas, view.names, request_.name, manifest_->size_bytes());
-      !room)
+  if (auto room = CheckQuotas(request_.quotas, view, request_.name, manifest_->size_bytes()); !room)
     return Fail(std::move(room).error());
   const ExtentId id = BodyExtentOf(request_.attempt);
   if (view.tombstones.WasRemoved(id)) {

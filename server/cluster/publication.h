@@ -88,6 +88,8 @@ class Publication {
   void NoteUnstored(std::size_t wanted);
   void Looked(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
   void TookGeneration(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
+  void CheckMode();
+  void ConcludeGone(const View& view);
   void Prepare(TimePoint now, const View& view, Outbox& out);
   bool CheckDomains(const View& view);
   bool CheckExtents(const View& view);

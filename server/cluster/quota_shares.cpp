@@ -4,6 +4,8 @@
 #include <cstddef>
 
 #include "libffrecord/base/hex.h"
+#include "server/cluster/rebuild.h"
+#include "server/cluster/removals.h"
 
 namespace ffrecord::server::cluster {
 namespace {
@@ -20,11 +22,19 @@ std::uint64_t OwnSize(const NameTable& names, std::string_view name) {
   return own == nullptr ? 0 : own->record.size_bytes;
 }
 
-std::uint64_t OthersSize(const NameTable& names, std::string_view prefix, std::string_view name) {
+// Names from before the metadata was put back may come back, and their bytes are there.
+std::uint64_t OthersSize(const View& view, std::string_view prefix, std::string_view name) {
   std::uint64_t size_bytes = 0;
-  const auto& all = names.names();
+  const auto& all = view.names.names();
   for (auto at = all.lower_bound(prefix); at != all.end() && at->first.starts_with(prefix); ++at)
     if (at->first != name) size_bytes += at->second.record.size_bytes;
+  if (!view.known_before || !MayLackNames(view)) return size_bytes;
+  const KnownNames& known = *view.known_before;
+  for (auto at = known.lower_bound(prefix); at != known.end() && at->first.starts_with(prefix);
+       ++at)
+    if (at->first != name && view.names.Find(at->first) == nullptr &&
+        !WasRemovedSince(view, view.continuity.mark(), at->first, at->second.record))
+      size_bytes += at->second.record.size_bytes;
   return size_bytes;
 }
 
@@ -87,21 +97,20 @@ void DealAnew(const View& view, const ShareKeys& keys, std::uint64_t left_bytes,
   for (const Share& share : SharesOf(view, keys)) Put(share, left_bytes / kShareCount, commit);
 }
 
-Result<void> CheckQuotas(const NameQuotas& quotas, const NameTable& names, std::string_view name,
+Result<void> CheckQuotas(const NameQuotas& quotas, const View& view, std::string_view name,
                          std::uint64_t size_bytes) {
-  return CheckNameQuotas(
-      quotas, name, OwnSize(names, name), size_bytes,
-      [&](const std::string& prefix) { return OthersSize(names, prefix, name); });
+  return CheckNameQuotas(quotas, name, OwnSize(view.names, name), size_bytes,
+                         [&](const std::string& prefix) { return OthersSize(view, prefix, name); });
 }
 
 Result<void> TakeQuotas(const NameQuotas& quotas, const View& view, std::string_view name,
                         std::uint64_t size_bytes, std::uint64_t turn, MetaStore::Commit& commit) {
-  FFR_TRY(CheckQuotas(quotas, view.names, name, size_bytes));
+  FFR_TRY(CheckQuotas(quotas, view, name, size_bytes));
   const std::uint64_t own_bytes = OwnSize(view.names, name);
   if (size_bytes <= own_bytes) return {};
   for (const auto& [prefix, quota_bytes] : quotas) {
     if (!name.starts_with(prefix)) continue;
-    const std::uint64_t left_bytes = quota_bytes - OthersSize(view.names, prefix, name) - own_bytes;
+    const std::uint64_t left_bytes = quota_bytes - OthersSize(view, prefix, name) - own_bytes;
     const std::uint64_t growth_bytes = size_bytes - own_bytes;
     const ShareKeys keys{kQuotaKeys, prefix};
     if (!TakeShare(view, keys, left_bytes, growth_bytes, turn, commit))

@@ -40,8 +40,9 @@ bool TakeShare(const View& view, const ShareKeys& keys, std::uint64_t left_bytes
 void DealAnew(const View& view, const ShareKeys& keys, std::uint64_t left_bytes,
               MetaStore::Commit& commit);
 
-// Whether a name may have so many bytes, by what the view shows. Fails as CheckNameQuotas.
-Result<void> CheckQuotas(const NameQuotas& quotas, const NameTable& names, std::string_view name,
+// Whether a name may have so many bytes, by what the view shows, and by what a rebuild may bring
+// back. Fails as CheckNameQuotas.
+Result<void> CheckQuotas(const NameQuotas& quotas, const View& view, std::string_view name,
                          std::uint64_t size_bytes);
 
 // Checks the quotas as CheckQuotas(), and makes `commit` take what the name grows by off the

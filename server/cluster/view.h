@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ struct View {
   const StripeTable& stripes;
   const Continuity& continuity;
   const std::set<std::string>& live;  // Nodes that have a lease, this one perhaps among them.
+  // The names from before the metadata was put back; none: it was not, or that is confirmed.
+  const std::optional<KnownNames>& known_before;
 
   std::uint32_t map_version() const { return slots.map.version; }
   // This node may conclude from what it knows that something is not wanted here: its lease holds,

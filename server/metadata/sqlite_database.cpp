@@ -1,10 +1,14 @@
 #include "server/metadata/sqlite_database.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/unique_fd.h"
 #include "libffrecord/io/file.h"
 
 namespace ffrecord::server {
@@ -202,17 +206,52 @@ Result<void> SqliteDatabase::Settle() {
 
 Result<void> SqliteDatabase::InTransaction(const std::function<Result<void>()>& change,
                                            bool& is_unknown) {
+  if (const auto untouched = files_->CheckUntouched(); !untouched) return Astray(untouched.error());
   FFR_TRY(Run("BEGIN IMMEDIATE"));
   auto changed = change();
   if (changed) {
     changed = Run("COMMIT");
-    if (changed) return {};
-    is_unknown = true;
+    is_unknown = !changed;
   }
   // Also after an error in COMMIT, which leaves the transaction open (SQLITE_FULL). If SQLite has
   // rolled back already, there is nothing to roll back.
   if (sqlite3_get_autocommit(database_.get()) == 0) (void)Run("ROLLBACK");
-  return changed;
+  files_->Note();
+  if (!changed) return changed;
+  const auto in_place = files_->CheckInPlace();
+  is_unknown = !in_place;
+  if (is_unknown) return Astray(in_place.error());
+  return {};
+}
+
+// The database holds all that was ever committed, and perhaps no file does that has a name.
+Error SqliteDatabase::Astray(const Error& why) {
+  const auto rescued = Rescue();
+  const std::string files = path_.string() + " and " + path_.filename().string() + "-wal";
+  const std::string remedy =
+      rescued
+          ? "move " + files + " away, rename " + rescued.value().string() +
+                ", which has all of the metadata, to " + path_.filename().string()
+          : "put " + files + " back, or restore them from one copy (all of the metadata could " +
+                "not be written elsewhere: " + rescued.error().message + ")";
+  return {why.code,
+          why.message + ", and what is written to it would be lost at the next start; stop the " +
+              "daemon, " + remedy + ", and start it again",
+          why.system_errno};
+}
+
+Result<std::filesystem::path> SqliteDatabase::Rescue() {
+  if (rescued_) return *rescued_;
+  if (files_->CheckInPlace()) return Error{ErrorCode::kConflict, "it may be a mixture by now"};
+  std::filesystem::path path = path_.string() + ".rescued";
+  const Statement vacuum = FFR_TRY(Prepare("VACUUM INTO ?1"));
+  const int bound = sqlite3_bind_text(vacuum.get(), 1, path.c_str(), -1, SQLITE_STATIC);
+  FFR_ASSERT(bound == SQLITE_OK);
+  if (sqlite3_step(vacuum.get()) != SQLITE_DONE) return Failed("make a copy of what is");
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file || ::fsync(file.get()) != 0) return ErrnoError("sync", path, errno);
+  FFR_TRY(SyncParentFolder(path));
+  return rescued_.emplace(std::move(path));
 }
 
 Result<void> SqliteDatabase::Step(sqlite3_stmt& statement, const char* tried) {
@@ -271,6 +310,7 @@ Result<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::filesyst
   FFR_TRY(made->SetUp());
   FFR_TRY(made->CheckDamage());
   FFR_TRY(made->SyncWhatIsThere());
+  FFR_TRY(made->NoteFiles());
   FFR_TRY(made->PrepareAll());
   FFR_TRY(made->DeleteLeased());
   return made;
@@ -318,6 +358,14 @@ Result<void> SqliteDatabase::SyncWhatIsThere() {
   FFR_TRY(SyncFile(SQLITE_FCNTL_JOURNAL_POINTER));
   FFR_TRY(SyncFile(SQLITE_FCNTL_FILE_POINTER));
   return SyncParentFolder(path_);
+}
+
+Result<void> SqliteDatabase::NoteFiles() {
+  files_.emplace(path_);
+  int has_moved = 0;  // The database, and not the log: only of that does SQLite know.
+  sqlite3_file_control(database_.get(), "main", SQLITE_FCNTL_HAS_MOVED, &has_moved);
+  if (has_moved == 0) return {};
+  return Error{ErrorCode::kConflict, path_.string() + " became another file while it was opened"};
 }
 
 // By its own descriptors: to close another one would end its locks.

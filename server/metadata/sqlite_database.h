@@ -14,12 +14,17 @@
 #include <ffrecord/result.h>
 
 #include "server/metadata/meta_store.h"
+#include "server/metadata/sqlite_files.h"
 
 namespace ffrecord::server {
 
 // The map of a MetaStore in one SQLite file, with its revision. Every commit that succeeded is on
 // stable storage. Thread-bound: calls block on the disk. Fails with kCorruption if the file is
 // damaged, with kIo (ENOSPC: the disk is full).
+//
+// A change also fails with kIo (ESTALE) once the file or its log was removed, replaced or written
+// to by another program: it would not be found at the next start. The database is then put into a
+// file beside it, whole, and the error tells what to do.
 class SqliteDatabase {
  public:
   // Makes the file if it is missing. Deletes the keys of leases: their holders ended with the
@@ -66,14 +71,19 @@ class SqliteDatabase {
   Result<void> CheckDamage();
   Result<void> SyncWhatIsThere();
   Result<void> SyncFile(int which);
+  Result<void> NoteFiles();
   Result<void> DeleteLeased();
   Result<void> InTransaction(const std::function<Result<void>()>& change, bool& is_unknown);
   Result<void> ChangeInTransaction(const std::vector<MetaStore::Put>& puts,
                                    const std::vector<std::string>& deletes, std::uint64_t revision);
   Result<void> Step(sqlite3_stmt& statement, const char* tried);
+  Error Astray(const Error& why);
+  Result<std::filesystem::path> Rescue();
 
   const std::filesystem::path path_;
-  Database database_;  // Before the statements, which go first.
+  Database database_;                             // Before the statements, which go first.
+  std::optional<SqliteFiles> files_;              // Once they are open.
+  std::optional<std::filesystem::path> rescued_;  // Where what it holds was put.
   Statement get_, list_, revision_of_, put_, delete_, revision_, count_, lease_, unlease_;
 };
 

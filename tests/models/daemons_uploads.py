@@ -35,6 +35,13 @@ class HeldUpload:
         assert self._process is not None
         os.kill(self._process, signal.SIGUSR1)
 
+    def finish(self) -> None:
+        """Let it publish what it has sent, and return when it has or cannot."""
+        self.go_on()
+        assert self._process is not None
+        os.waitpid(self._process, 0)
+        self._process = None
+
     def kill(self) -> None:
         """End it, as the kernel does where memory is short."""
         if self._process is not None:

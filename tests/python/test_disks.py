@@ -313,3 +313,27 @@ def test_bytes_that_a_disk_has_lost_are_an_error_of_their_dataset_only(
             except ffrecord.CorruptionError:
                 bad += 1
         assert (good, bad) == (4, 4)
+
+
+@pytest.mark.parametrize("name", ["metadata.sqlite", "metadata.sqlite-wal"])
+def test_nothing_is_acknowledged_into_metadata_that_is_gone(
+    tmp_path: Path, sources: list[Path], name: str
+) -> None:
+    data = tmp_path / "data"
+    with Daemon(data, "--admin", "127.0.0.1:0") as daemon:
+        publish(daemon, sources[:2])
+        (data / name).unlink()
+        with pytest.raises(OSError, match=f"{name} was removed under the running daemon"):
+            publish(daemon, sources[2:3])
+        assert readable(daemon, sources[:2]) == [True, True]
+        with pytest.raises(OSError, match="read-only"):
+            ffrecord.remove_published(daemon.address(sources[0].stem))
+        assert status(daemon)["disks"][str(data)]["state"] == "failed"
+        daemon.kill()
+    # As the error says.
+    for left in ("metadata.sqlite", "metadata.sqlite-wal"):
+        (data / left).unlink(missing_ok=True)
+    (data / "metadata.sqlite.rescued").rename(data / "metadata.sqlite")
+    with Daemon(data) as daemon:
+        assert readable(daemon, sources[:2]) == [True, True]
+        publish(daemon, sources[2:])

@@ -62,8 +62,8 @@ class CatalogTest : public testing::Test {
     home_.emplace(HomeDisk::Options{.folder = folder_.path(), .reserve_bytes = 64 << 10});
     home_->BeOneWith(*extents_->disks().front());
     guarded_ = MakeGuardedStore(store_, *home_);
-    auto catalog = Catalog::Open(*guarded_, *extents_, *home_, {std::chrono::seconds(60), quotas_},
-                                 std::move(published));
+    auto catalog = Catalog::Open(*guarded_, *extents_, *home_,
+                                 {std::chrono::seconds(60), quotas_, kept_}, std::move(published));
     ASSERT_TRUE(catalog) << catalog.error().message;
     catalog_ = std::move(catalog).value();
   }
@@ -130,6 +130,7 @@ class CatalogTest : public testing::Test {
   static constexpr auto kSwap = net::Publish::Mode::kSwap;
 
   std::map<std::string, std::uint64_t> quotas_;
+  std::vector<ExtentId> kept_;
   test::TempFolder folder_;
   std::unique_ptr<BlockingStore> memory_ = test::MakeMemoryStore();
   FailingStore store_{*memory_};

@@ -23,8 +23,16 @@ class HeldSyncs {
     is_held_.notify_all();
   }
 
+  // Waits until a thread of the process waits in a sync.
+  void AwaitSync() const {
+    for (int count = waiting_count_; count == 0; count = waiting_count_) waiting_count_.wait(0);
+  }
+
   static int Sync(long call, int fd) {
+    ++waiting_count_;
+    waiting_count_.notify_all();
     is_held_.wait(true);
+    --waiting_count_;
     if (are_failing) {
       errno = EIO;
       return -1;
@@ -36,6 +44,7 @@ class HeldSyncs {
 
  private:
   static inline std::atomic<bool> is_held_ = false;
+  static inline std::atomic<int> waiting_count_ = 0;
 };
 
 }  // namespace ffrecord::test

@@ -85,6 +85,7 @@ void Catalog::ExplainExtents() {
     const ExtentPtr extent = extents_.Find(id);
     if (!extent) continue;  // Deleted.
     const auto upload = uploads_.find(UploadOf(id));
+    if (upload == uploads_.end() && IsKept(id)) continue;
     if (upload == uploads_.end()) {
       report_.unexplained.push_back(extent->disk->PathOf(id).string());
       continue;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -40,6 +41,8 @@ class Catalog {
     std::chrono::milliseconds upload_grace{std::chrono::minutes(10)};
     // How many bytes of files the names that begin with a prefix may have together.
     std::map<std::string, std::uint64_t> quotas = {};
+    // Extents that others than this catalog's names refer to, and that are never removed. Ordered.
+    std::vector<ExtentId> kept = {};
   };
 
   // The findings at start.
@@ -139,6 +142,9 @@ class Catalog {
   // Puts on record that the upload goes on, with the client that began it.
   Result<void> RecordUpload(std::uint64_t upload, std::string_view owner_prefix);
   bool IsPublished(const ExtentId& id) const { return references_.Contains(id); }
+  bool IsKept(const ExtentId& id) const {
+    return std::binary_search(options_.kept.begin(), options_.kept.end(), id);
+  }
   Result<void> CheckExtents(const DatasetManifest& manifest, std::string_view own_prefix,
                             MetaStore::Commit& commit) const;
   // Adds to `commit` what removes `name`'s manifest, whose extents, less those of `keep`, get a

@@ -18,7 +18,7 @@ std::size_t Catalog::AddTombstone(std::string key, std::span<const ExtentId> ids
   for (const ExtentId& id : ids) {
     // A tombstone never names what a manifest names: both are written by one commit. A damaged
     // tombstone is not believed.
-    if (IsPublished(id)) continue;
+    if (IsPublished(id) || IsKept(id)) continue;
     tombstone.ids.push_back(id);
     if (!dropped_.Add(id)) tombstone.unseen.push_back(id);
   }

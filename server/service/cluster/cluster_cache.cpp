@@ -161,6 +161,20 @@ Result<ClusterState> ClusterCache::Load() {
   return state;
 }
 
+Result<std::vector<ExtentId>> ClusterCache::LoadExtents() {
+  const ClusterState state = FFR_TRY(Load());
+  std::vector<ExtentId> ids;
+  for (const auto& [text, name] : *state.names) {
+    for (const ManifestExtent& extent : name.record.body) ids.push_back(extent.id);
+    if (name.manifest)
+      ForEachHeldExtent(*name.manifest,
+                        [&](const ManifestExtent& extent) { ids.push_back(extent.id); });
+  }
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
 Result<void> ClusterCache::Save(const ClusterState& state) {
   if (*state.slots != *saved_.slots) {
     FFR_TRY(store_.TryCommit({{}, {{kSlotsKey, state.slots->Encode()}}, {}}));

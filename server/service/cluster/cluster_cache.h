@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include <ffrecord/result.h>
 
@@ -36,6 +37,9 @@ class ClusterCache {
 
   // Reads the state that was saved last, without entries that cannot be read.
   Result<ClusterState> Load();
+  // The extents that its names refer to, in order: a daemon that has left the cluster for a
+  // while keeps them.
+  Result<std::vector<ExtentId>> LoadExtents();
   // Saves what differs from the last one.
   Result<void> Save(const ClusterState& state);
 

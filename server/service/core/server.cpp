@@ -13,6 +13,7 @@
 #include "libffrecord/base/random.h"
 #include "libffrecord/base/timed_waits.h"
 #include "libffrecord/io/file.h"
+#include "server/service/cluster/cluster_cache.h"
 #include "server/service/core/server_impl.h"
 
 namespace ffrecord::server {
@@ -75,8 +76,10 @@ Result<void> Server::Impl::Open() {
 }
 
 Result<void> Server::Impl::OpenCatalog(PublishedNames published) {
+  auto kept = FFR_TRY(ClusterCache(*meta).LoadExtents());
   catalog = FFR_TRY(Catalog::Open(*guarded_meta, *extents, *home_disk,
-                                  {options.upload_grace, options.quotas}, std::move(published)));
+                                  {options.upload_grace, options.quotas, std::move(kept)},
+                                  std::move(published)));
   names = std::make_unique<CatalogNames>(*catalog);
   LogFindings(extents->scan_report(), catalog->report());
   return {};

@@ -308,6 +308,32 @@ TEST_F(AdoptionTest, ThoseWhoMayReadANameReadItMeanwhile) {
   EXPECT_FALSE(read_with("other/"));
 }
 
+// By itself, it does not know that these names refer to what it removes.
+TEST_F(AdoptionTest, ADaemonThatIsTakenBackKeepsWhatTheClusterHasPublished) {
+  const auto own = PublishAlone("train/own");
+  Server::Options node = Node("n1", true);
+  node.cluster->service.replicas = 1;
+  Start(old_, node);
+  ASSERT_TRUE(Eventually([&] { return IsNode(Old()) && IsAdopted(); }));
+  const auto late = Client().Upload(SomeExtents(2, 10'000), 1);
+  ASSERT_TRUE(late && Client().Publish(Old(), "train/late", late.value()));
+  const auto file_count = old_->Extents().size();
+
+  Start(old_, Alone());
+  EXPECT_TRUE(old_->server().catalog_report().unexplained.empty());
+  PublishAlone("other");
+  ASSERT_TRUE(Client().Remove(Old(), "train/own"));
+  ASSERT_TRUE(Client().Remove(Old(), "other"));
+  // Extents that were removed before, and may go, go with them.
+  ASSERT_TRUE(Eventually([&] { return old_->Extents().size() <= file_count; }));
+  EXPECT_EQ(old_->Extents().size(), file_count);
+
+  Start(old_, node);
+  EXPECT_TRUE(Eventually([&] { return Has(Old(), "train/late", late.value()); }));
+  EXPECT_TRUE(IsReadable(late.value()));
+  EXPECT_TRUE(IsReadable(own));
+}
+
 TEST_F(AdoptionTest, WhatWasTakenAndNotNotedIsTakenOnce) {
   const auto manifest = PublishAlone("train/a");
   StartOther();

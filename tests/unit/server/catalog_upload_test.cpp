@@ -52,6 +52,25 @@ TEST_F(CatalogTest, WhateverIsHeardOfAnUploadBeginsItsGraceAnew) {
   EXPECT_TRUE(Publish("name", {extent}));
 }
 
+// The names of a cluster in which the daemon was a node refer to it.
+TEST_F(CatalogTest, NeitherARemovalNorAnUploadThatIsGivenUpTakesWhatOthersReferTo) {
+  const auto removed = Put(1, 0, "removed");
+  const auto silent = Put(2, 0, "silent");
+  const auto own = Put(2, 1, "own");
+  ASSERT_TRUE(Publish("name", {removed}));
+  kept_ = {removed.id, silent.id};
+  Open();
+
+  ASSERT_TRUE(catalog_->Remove({0, "name"}));
+  EXPECT_EQ(Collect(61s), 1U);
+
+  Open();
+  EXPECT_TRUE(extents_->Find(removed.id));
+  EXPECT_TRUE(extents_->Find(silent.id));
+  EXPECT_FALSE(extents_->Find(own.id));
+  EXPECT_TRUE(catalog_->report().unexplained.empty());
+}
+
 TEST_F(CatalogTest, GivingUpAnUploadKeepsWhatWasPublishedOfIt) {
   const auto published = Put(1, 0, "published");
   const auto forgotten = Put(1, 1, "forgotten");

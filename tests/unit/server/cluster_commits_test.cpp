@@ -378,6 +378,29 @@ TEST_F(ClusterLeaderTest, ASilentUploadIsGivenUpAndOneThatGoesOnIsNot) {
   EXPECT_TRUE(Compares(one_.commits.front(), std::string(kLeaderKey), fence()));
 }
 
+// It may be the one that the client sends to: it is busy, or the two cannot reach each other.
+TEST_F(ClusterLeaderTest, AnUploadIsNotGivenUpWhileANodeThatIsUpDoesNotAnswer) {
+  one_.Put(UploadKey(5), {});
+  const auto answer_but_n3 = [this] {
+    one_.Answer<AskHeard>([&](const AskHeard& question) {
+      if (question.node == "n3")
+        return Result<Flags>(Error{ErrorCode::kUnavailable, "it does not answer"});
+      return Result<Flags>(Flags(question.uploads.size(), false));
+    });
+  };
+  one_.Run(65s);
+  ASSERT_EQ(one_.Asked<AskHeard>().size(), 4U);
+  answer_but_n3();
+  EXPECT_TRUE(one_.commits.empty());
+
+  one_.Delete(Key(kNodeKeys, "n3"));  // Its lease has ended.
+  one_.Run(65s);
+  ASSERT_EQ(one_.Asked<AskHeard>().size(), 4U);
+  answer_but_n3();
+  ASSERT_FALSE(one_.commits.empty());
+  EXPECT_TRUE(Deletes(one_.commits.front(), UploadKey(5)));
+}
+
 TEST_F(ClusterLeaderTest, WhatIsHeardWhileTheStoreIsInDoubtIsNotForgotten) {
   one_.Put(UploadKey(5), {});
   one_.Run(65s);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "publication_fixture.h"
+#include "server/cluster/rebuild.h"
 
 namespace ffrecord::server::cluster {
 namespace {
@@ -160,6 +161,31 @@ TEST_F(UnansweredCommitsTest, ARemovalOnItsWayWhenTheMetadataIsPutBackRemovesNoO
   EXPECT_EQ(error.code, ErrorCode::kConflict) << error.message;
   EXPECT_TRUE(IsToldInDoubt(error)) << error.message;
   EXPECT_NE(one_.RevisionOf("datasets/set"), 0U);
+}
+
+// A rebuild brings it back.
+class NameThatAnOlderStateLacksTest : public UnansweredCommitsTest,
+                                      public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(TriedBefore, NameThatAnOlderStateLacksTest, testing::Bool());
+
+TEST_P(NameThatAnOlderStateLacksTest, IsNotGone) {
+  HistoryRecord history;
+  history.incarnation = 3;
+  one_.Put(std::string(kHistoryKey), history.Encode());
+  one_.Run(5s);
+  const MetaState older = one_.state;
+  one_.Publish("set", {one_.ExtentOf(true, 77)}, 2, 31);
+  one_.Run(5s);
+  one_.delays_commits = GetParam();
+  if (GetParam()) Begin(Mode::kRemove, {});  // And it is never carried out.
+  one_.PutBack(older, /*breaks_watch=*/false);
+  one_.delays_commits = false;
+  if (!GetParam()) Begin(Mode::kRemove, {});
+  one_.Run(100ms);
+  EXPECT_FALSE(Outcome());  // The node does not know yet that it is an older state.
+  one_.Run(10s);
+  ASSERT_TRUE(MayLackNames(one_.node->view()));
+  EXPECT_EQ(Late().code, ErrorCode::kNotFound);
 }
 
 TEST_F(UnansweredCommitsTest, ACommitUnderWayWhenTheNodeStopsIsNotCalledUndone) {

@@ -130,6 +130,31 @@ TEST_F(QuotaSharesTest, SharesThatCannotBeReadGiveNothing) {
   EXPECT_FALSE(Commit(other));
 }
 
+// A rebuild brings it back, and its bytes have been on the disks all the time.
+TEST_F(QuotaSharesTest, ANameThatAnOlderStateOfTheStoreLacksCounts) {
+  one_.Run(5s);
+  const MetaState older = one_.state;
+  ASSERT_TRUE(Publish("a/1", 12'000));
+  one_.Run(5s);
+  one_.PutBack(older);
+  one_.Run(5s);
+  ASSERT_EQ(one_.node->view().names.Find("a/1"), nullptr);
+
+  const auto passing = Plan("a/2", 5'000);
+  ASSERT_FALSE(passing);
+  EXPECT_EQ(passing.error().system_errno, EDQUOT);
+  EXPECT_TRUE(Publish("a/2", 4'000));
+  EXPECT_FALSE(Plan("a/3", 1));
+  EXPECT_TRUE(Publish("a/1", 12'000));  // It replaces the one that is away.
+
+  auto history = HistoryRecord::Decode(one_.state.Get(kHistoryKey)->value).value();
+  history.Confirm(one_.RevisionOf(std::string(kHistoryKey)));
+  one_.Put(std::string(kHistoryKey), history.Encode());
+  Remove("a/1");
+  one_.Run(5s);
+  EXPECT_TRUE(Publish("a/3", 12'000));  // Nothing comes back any more.
+}
+
 TEST_F(QuotaSharesTest, NoQuotaIsEverPassed) {
   quotas_ = {{"a/", 4'000}, {"a/b/", 1'500}};
   const auto seed = test::Seed();

@@ -4,7 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "held_syncs.h"
 #include "libffrecord/base/clock.h"
@@ -137,6 +143,97 @@ TEST_F(SqliteMetaStoreTest, WhatIsReadBackAfterAFailedSyncHoldsAfterAKillToo) {
   for (const auto& entry : found.value().entries) found_keys.push_back(entry.key);
   EXPECT_EQ(found_keys, keys);
   EXPECT_EQ(TryPut("after").value().fate, Fate::kCommitted);
+}
+
+// The files of the store, and what an operator or a script does to them while the daemon runs.
+struct Meddling {
+  std::string what;
+  std::function<void(const std::filesystem::path& folder)> act;
+  bool is_rescued = true;
+};
+
+std::vector<Meddling> Meddlings() {
+  namespace fs = std::filesystem;
+  std::vector<Meddling> all;
+  for (const std::string name : {"metadata.sqlite", "metadata.sqlite-wal"}) {
+    all.push_back({"removed " + name, [name](const fs::path& at) { fs::remove(at / name); }});
+    all.push_back({"replaced " + name, [name](const fs::path& at) {
+                     fs::copy(at / name, at / "copy");
+                     fs::rename(at / "copy", at / name);
+                   }});
+    const auto write = [name](const fs::path& at, std::ios::openmode mode) {
+      std::ofstream(at / name, mode | std::ios::binary) << "x";
+      // Clocks of file systems tick every few milliseconds.
+      fs::last_write_time(at / name, fs::last_write_time(at / name) + 1s);
+    };
+    all.push_back(
+        {"cut " + name, [write](const fs::path& at) { write(at, std::ios::trunc); }, false});
+    all.push_back({"overwrote " + name,
+                   [write](const fs::path& at) { write(at, std::ios::in | std::ios::out); },
+                   false});
+  }
+  return all;
+}
+
+// SQLite goes on writing to files that nobody will find again.
+TEST_F(SqliteMetaStoreTest, NothingIsCommittedToFilesThatAreNotTheirsAnyMore) {
+  const auto path = folder_ / "metadata.sqlite";
+  for (const Meddling& meddling : Meddlings()) {
+    SCOPED_TRACE(meddling.what);
+    tested_.Close();
+    for (const char* end : {"", "-wal", ".rescued"}) std::filesystem::remove(path.string() + end);
+    tested_.Open();
+    Put("acknowledged");
+    meddling.act(folder_.path());
+
+    const auto refused = TryPut("refused");
+
+    ASSERT_FALSE(refused);  // It had no effect and will have none.
+    EXPECT_EQ(refused.error().code, ErrorCode::kIo);
+    EXPECT_EQ(refused.error().system_errno, ESTALE);
+    const std::string& words = refused.error().message;
+    EXPECT_NE(words.find(path.string()), std::string::npos) << words;
+    EXPECT_NE(words.find("stop the daemon"), std::string::npos) << words;
+    EXPECT_EQ(std::filesystem::exists(path.string() + ".rescued"), meddling.is_rescued) << words;
+    EXPECT_EQ(TryPut("again").error().system_errno, ESTALE);
+    tested_.Close();
+    if (!meddling.is_rescued) continue;
+    for (const char* end : {"", "-wal"}) std::filesystem::remove(path.string() + end);
+    std::filesystem::rename(path.string() + ".rescued", path);
+    tested_.Open();
+    EXPECT_EQ(Keys(), std::vector<std::string>{"acknowledged"});
+  }
+  tested_.Close();
+  for (const char* end : {"", "-wal"}) std::filesystem::remove(path.string() + end);
+  tested_.Open();
+}
+
+TEST_F(SqliteMetaStoreTest, ACommitWhoseFileIsRemovedMeanwhileIsUnknownAndRescued) {
+  const auto path = folder_ / "metadata.sqlite";
+  Put("before");
+  std::optional<Result<MetaStore::Outcome>> outcome;
+  {
+    test::HeldSyncs held;
+    tested_.store().TryCommit({{}, {{"meanwhile", Value("x"), 0}}, {}}, MetaStore::TimePoint::max(),
+                              [&](auto result) { tested_.Note([&] { outcome = result; }); });
+    held.AwaitSync();
+    std::filesystem::rename(path, folder_ / "moved");
+  }
+  ASSERT_TRUE(tested_.WaitFor([&] { return outcome.has_value(); }, 60s));
+
+  ASSERT_EQ(outcome->value().fate, Fate::kUnknown);
+  EXPECT_EQ(outcome->value().why->system_errno, ESTALE);
+  const auto read = Await<MetaStore::Page>(tested_, [&](auto done) {
+    tested_.store().List({}, MetaStore::TimePoint::max(), std::move(done));
+  });
+  EXPECT_EQ(read.error().system_errno, ESTALE);  // It cannot be told.
+  tested_.Close();
+  test::TestedSqliteStore rescued(path.string() + ".rescued");
+  const auto found = Await<MetaStore::Page>(rescued, [&](auto done) {
+    rescued.store().List({}, MetaStore::TimePoint::max(), std::move(done));
+  });
+  EXPECT_EQ(found.value().entries.size(), 2U);
+  tested_.Open();
 }
 
 // A key stands in the table and in its index: one that says otherwise than the other would be found
