@@ -182,9 +182,7 @@ class InPlace(RuleBasedStateMachine):
     @rule(of=sources, command=st.sampled_from(sorted({*REWRITING, *EXPORTING})))
     def rewrite(self, of: Source, command: str) -> None:
         """Make record files, or files of other kinds, of it."""
-        # A tar does not say where nulls may come, so a record file made of it goes by its values.
-        goes_by_values = of.kind == "samples" and command in REWRITING
-        if command not in BY_THEMSELVES and not goes_by_values:
+        if command not in BY_THEMSELVES:
             check = {**REWRITING, **EXPORTING}[command]
             named(f"{command}, {of.kind} in place", check, of.kept(), of.address, self._folder())
 

@@ -326,7 +326,7 @@ KINDS_IN_PLACE = {
     "samples": KindInPlace(
         ".tar",
         _write_samples,
-        (Fields(("label=i64?", "name=utf8", "jpg=bytes?", "txt=utf8?"), True, "name"),),
+        (Fields(("label=i64?", "name=utf8", "jpg=bytes?", "txt=utf8?"), False, "name"),),
     ),
     "files": KindInPlace(
         ".tar", _write_files, (Fields(("name=utf8", "payload=bytes"), False, "name"),)
