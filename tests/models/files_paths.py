@@ -141,21 +141,24 @@ def check_table(file: Kept, table: Any, truth: Sequence[Any], where: str) -> Non
     names = list(columns.names)
     demand(table.column_names == names, f"{where}: columns {table.column_names}, not {names}")
     for name, kind in columns.kinds.items():
-        check_type(columns, kind, table.schema.field(name), where)
+        check_type(file, kind, table.schema.field(name), where)
         column = table[name]
         if kind.is_bf16:
             column = numbers_of_bf16(column, table.schema.field(name))
         check_column(kind, column, [row[name] for row in truth], f"{where}, column {name}")
 
 
-def check_type(columns: Columns, kind: Kind, found: Any, where: str) -> None:  # noqa: ANN401
+def check_type(file: Kept, kind: Kind, found: Any, where: str) -> None:  # noqa: ANN401
     """The type of Arrow of a column."""
     if kind.is_bf16:
         return  # Arrow has none: the values tell.
+    columns = file.columns
     wanted = kind.arrow if columns.is_table else kind.as_row
     demand(found.type.equals(wanted), f"{where}, column {found.name}: {found.type}, not {wanted}")
-    if columns.is_table:
-        nullable = columns.nullable[found.name]
+    nullable = columns.nullable[found.name]
+    if columns.is_table or nullable:
+        if not columns.is_table:  # Nothing says it but the values.
+            nullable = any(row[found.name] is None for row in file.rows)
         demand(
             found.nullable == nullable,
             f"{where}, column {found.name}: nullable is {found.nullable}, not {nullable}",

@@ -160,6 +160,8 @@ def export_tar(file: Kept, where: str, work: Path) -> None:
         for name in file.columns.names:
             _check_member(file, name, members, row[name], where_)
         strange = {each.partition(".")[0] for each in members} - {*file.columns.names, "key"}
+        if "label" in file.columns.names:
+            strange.discard("cls")  # WebDataset's name of an integer.
         demand(not strange, f"{where_}: members of {sorted(strange)}")
 
 
@@ -170,7 +172,10 @@ def _check_member(
     truth: Any,  # noqa: ANN401
     where: str,
 ) -> None:
-    own = {ending: data for ending, data in members.items() if ending.partition(".")[0] == name}
+    first = (
+        "cls" if name == "label" and pa.types.is_integer(file.columns.kinds[name].arrow) else name
+    )
+    own = {ending: data for ending, data in members.items() if ending.partition(".")[0] == first}
     if truth is None:
         demand(all(data == b"null" for data in own.values()), f"{where}: a null is {own!r:.150}")
         return
@@ -184,7 +189,7 @@ def _check_file_of_value(kind: Kind, ending: str, data: bytes, truth: Any, where
         as_it_is = truth if isinstance(truth, bytes) else truth.encode()
         if data == as_it_is:
             return
-    demand(ending.endswith("json"), f"{where}: {data!r:.150}, not {truth!r:.150}")
+    demand(ending.endswith(("json", "cls")), f"{where}: {data!r:.150}, not {truth!r:.150}")
     try:
         value = json.loads(data)
     except ValueError as error:

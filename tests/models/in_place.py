@@ -24,6 +24,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
 
 import ffrecord
 import files_places
+from ffrecord.pack import SourceOptions, open_source, pack
 from files_commands import run
 from files_damage import check_reading
 from files_looking import LOOKING
@@ -182,9 +183,7 @@ class InPlace(RuleBasedStateMachine):
     @rule(of=sources, command=st.sampled_from(sorted({*REWRITING, *EXPORTING})))
     def rewrite(self, of: Source, command: str) -> None:
         """Make record files, or files of other kinds, of it."""
-        # A tar does not say where nulls may come, so a record file made of it goes by its values.
-        goes_by_values = of.kind == "samples" and command in REWRITING
-        if command not in BY_THEMSELVES and not goes_by_values:
+        if command not in BY_THEMSELVES:
             check = {**REWRITING, **EXPORTING}[command]
             named(f"{command}, {of.kind} in place", check, of.kept(), of.address, self._folder())
 
@@ -348,6 +347,27 @@ class InPlace(RuleBasedStateMachine):
                 return
             self._refused(of, (shard,), f"a source was {how}")
         self._check(of, "after the source was given back")
+
+    @rule(of=sources, at=which, name=st.sampled_from(["o.ffr", "o"]), before=st.booleans())
+    def pack_while_it_changes(self, of: Source, at: int, name: str, before: bool) -> None:
+        """A source that changes before its last sample is packed is refused by name."""
+        path, made = of.shards[at % len(of.shards)].path, self._folder() / name
+        whole = of.folder if of.kind == "mds" else path
+        with as_before(path):
+
+            def change(done: int = 0) -> None:
+                rewrite(path, path.read_bytes(), same_time=False)
+
+            opened = open_source(whole, SourceOptions(raw=of.kind in ("jsonl", "tfrecord")))
+            if before:
+                change()
+            try:
+                pack(opened, made, progress=change)
+            except ERRORS as error:
+                demand(str(whole) in str(error), f"{of} is not named: {error!r:.300}")
+            else:
+                raise Differs(f"{path.name} changed while it was packed into {name}")
+        demand(not made.exists(), f"{of} changed, and was published")
 
     @rule(of=sources, at=which)
     def touch_and_index(self, of: Source, at: int) -> None:

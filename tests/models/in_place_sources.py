@@ -287,8 +287,8 @@ def _write_megatron(path: Path, columns: Fields, count: int, chance: random.Rand
     ends = np.cumsum(4 * sizes.astype("<i8"))
     begins = ends - 4 * sizes
     path.write_bytes(b"".join(np.asarray(text, "<i4").tobytes() for text in texts))
-    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, count, 1)
-    documents = np.array([0], "<i8").tobytes()
+    head = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, count, count + 1)
+    documents = np.arange(count + 1, dtype="<i8").tobytes()
     index = head + sizes.tobytes() + begins.astype("<i8").tobytes() + documents
     path.with_suffix(".idx").write_bytes(index)
     places = list(zip(begins.tolist(), ends.tolist(), strict=True))
@@ -326,7 +326,7 @@ KINDS_IN_PLACE = {
     "samples": KindInPlace(
         ".tar",
         _write_samples,
-        (Fields(("label=i64?", "name=utf8", "jpg=bytes?", "txt=utf8?"), True, "name"),),
+        (Fields(("label=i64?", "name=utf8", "jpg=bytes?", "txt=utf8?"), False, "name"),),
     ),
     "files": KindInPlace(
         ".tar", _write_files, (Fields(("name=utf8", "payload=bytes"), False, "name"),)

@@ -13,11 +13,9 @@ import driver
 pytestmark = pytest.mark.wrong_data
 
 SECONDS = float(os.environ.get("FFRECORD_MODEL_SECONDS", "60"))
-# It still finds differences that nobody has judged; run it by tests/models/campaign.
-UNJUDGED = {"in_place"}
 
 
-@pytest.mark.parametrize("name", [each for each in driver.names() if each not in UNJUDGED])
+@pytest.mark.parametrize("name", driver.names())
 def test_the_product_agrees_with_its_model(name: str, seed: int) -> None:
     finding = driver.explore(name, SECONDS, seed)
 

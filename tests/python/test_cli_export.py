@@ -91,6 +91,17 @@ def test_a_tar_is_what_webdataset_reads_and_packs_again(tmp_path: Path) -> None:
     assert again[29]["image.jpg"] == JPEG + b"\x1d"
 
 
+def test_labels_that_may_be_null_are_labels_in_a_tar(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({"label": [None, 3], "jpg": [b"x", b"y"], "txt": ["a", "b"]})
+    ffrecord.write_table(table, tmp_path / "x.ffr")
+    ok("ffrecord", "export", tmp_path / "x.ffr", tmp_path / "x.tar")
+    with tarfile.open(tmp_path / "x.tar") as tar:
+        assert tar.getnames()[2:] == [f"000001.{end}" for end in ("cls", "jpg", "txt")]
+    ok("ffrecord-pack", tmp_path / "x.tar", tmp_path / "again.ffr")
+    assert ffrecord.read_table(tmp_path / "again.ffr")["label"].to_pylist() == [None, 3]
+
+
 def test_a_folder_has_a_file_for_each_value(tmp_path: Path) -> None:
     ok("ffrecord", "export", pictures(tmp_path), tmp_path / "x")
     index = lines(tmp_path / "x" / "records.jsonl")

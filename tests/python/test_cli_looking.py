@@ -253,6 +253,17 @@ def test_a_search_for_nan_finds_it(tmp_path: Path) -> None:
     assert [each["index"] for each in found] == [5]
 
 
+def test_names_of_columns_may_have_equals_signs(tmp_path: Path) -> None:
+    path = tmp_path / "x.ffr"
+    with ffrecord.Writer(path, {"a=b": "utf8", "c": "i64", "c=1": "i64"}) as writer:
+        for i in range(3):
+            writer.write({"a=b": f"={i}", "c": i, "c=1": i})
+    found = lines(ok("ffrecord", "find", path, "--where", "a=b==1", "--where", "c=1", "--json"))
+    assert [each["index"] for each in found] == [1]
+    done = run("ffrecord", "find", path, "--where", "c=1=2")
+    assert (done.returncode, "may be about each of" in done.stderr) == (2, True)
+
+
 def test_the_histogram_of_sizes_is_by_powers_of_two(tmp_path: Path) -> None:
     with ffrecord.Writer(tmp_path / "x.ffr") as writer:
         for size in (0, 1, 2, 3, 4, 7, 8, 8, 63):

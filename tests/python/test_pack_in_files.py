@@ -24,6 +24,7 @@ from ffrecord.pack import SourceOptions, open_source, pack
 from ffrecord.pack._folder import FolderSource
 from ffrecord.pack._source import InFiles
 from ffrecord.pack._tar import TarSource
+from ffrecord.pack._tar_members import TarMembers
 from ffrecord.pack._tar_rows import TarRows
 from packing import contents, records
 
@@ -155,6 +156,31 @@ def test_a_header_that_is_not_ordinary_changes_nothing(
     compared(path, tmp_path, monkeypatch, part_size_bytes=50_000)
 
 
+@pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_names_and_pax_headers_need_no_tarfile(
+    form: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As writers of WebDataset make them, whose times have fractions."""
+
+    def given(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.mtime = 1.5
+        return info
+
+    names = [f"ü{n}.jpg" if n % 2 else f"{'x' * 99}/{n}.jpg" for n in range(50)]
+    for number, name in enumerate(names):
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / name).write_bytes(b"%d" % number)
+    with tarfile.open(tmp_path / "x.tar", "w", format=form) as tar:
+        for name in names:
+            tar.add(tmp_path / "source" / name, name, filter=given)
+
+    monkeypatch.setattr(TarMembers, "_content", None)
+    pack(tmp_path / "x.tar", tmp_path / "x.ffr")
+
+    found = [(row["name"], row["payload"]) for row in records(tmp_path / "x.ffr")]
+    assert found == [(name, b"%d" % number) for number, name in enumerate(names)]
+
+
 def test_samples_of_which_one_file_was_read_and_one_was_not_are_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,7 +191,7 @@ def test_samples_of_which_one_file_was_read_and_one_was_not_are_whole(
         for number, name in enumerate(names):
             info = tarfile.TarInfo(name)
             info.size = number
-            info.pax_headers = {"comment": "odd"} if number == 301 else {}
+            info.pax_headers = {"VENDOR.key": "odd"} if number == 301 else {}
             tar.addfile(info, io.BytesIO(b"x" * number))
 
     compared(path, tmp_path, monkeypatch, part_size_bytes=50_000)

@@ -262,7 +262,7 @@ class ChangesWhatItSees(maps.deduplicate):
 def test_an_input_that_changes_while_it_is_looked_at_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"x": 1}\n{"x": 1}\n{"x": 3}\n')
-    with pytest.raises(ValueError, match=r"a\.jsonl has changed since it was planned"):
+    with pytest.raises(ValueError, match=r"a\.jsonl has changed since packing it began"):
         pack(path, tmp_path / "x", map=ChangesWhatItSees(path))
     assert not (tmp_path / "x").exists()
 

@@ -218,6 +218,18 @@ def test_a_file_that_contradicts_itself_is_refused(what: str, tmp_path: Path) ->
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [('"width": 1, "width": 2', "the key 'width' is there twice"), ('"width": 1e400', "too large")],
+)
+def test_values_that_a_parser_would_lose_are_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"x")
+    path = tmp_path / "x.json"
+    path.write_text(f'{{"images": [{{"id": 1, "file_name": "a.jpg", {text}}}], "annotations": []}}')
+    with pytest.raises(ValueError, match=said):
+        pack(path, tmp_path / "x.ffr")
+
+
 def test_a_file_that_was_cut_anywhere_is_refused(tmp_path: Path) -> None:
     path, _ = coco(tmp_path)
     text = path.read_bytes()
@@ -256,6 +268,21 @@ def test_what_does_not_fit_in_a_folder_is_refused(tmp_path: Path) -> None:
     assert "data.yaml is no list of classes" in refused(2, path, tmp_path / "x.ffr")
     (path / "data.yaml").write_text("names: {0: a, 2: b}")
     assert "no list of classes, nor 0, 1" in refused(2, path, tmp_path / "x.ffr")
+    (path / "data.yaml").write_text("names: [[a], b]")
+    assert "no list of classes, nor 0, 1" in refused(2, path, tmp_path / "x.ffr")
+    (path / "data.yaml").unlink()
+    (path / "classes.txt").write_text("cat\n\ndog\n")
+    assert "classes.txt has a blank line" in refused(2, path, tmp_path / "x.ffr")
+
+
+@pytest.mark.parametrize(
+    "text", ["names: [no, 1.10, null]\n", "names: {0: no, 1: 1.10, 2: null}\n", "no\n1.10\nnull\n"]
+)
+def test_names_of_classes_are_what_is_written(text: str, tmp_path: Path) -> None:
+    """YAML takes them for a boolean, a number and nothing."""
+    path = written(tmp_path / "set", ["images/a.jpg", "labels/a.txt"])
+    (path / ("data.yaml" if "names" in text else "classes.txt")).write_text(text)
+    assert pack(path, tmp_path / "x.ffr").classes == ("no", "1.10", "null")
 
 
 def test_one_of_several_splits_is_asked_for(tmp_path: Path) -> None:
@@ -335,6 +362,10 @@ PARTIAL: dict[str, tuple[list[str], str]] = {
     "labels behind a list of classes": (
         ["images/a.jpg", "labels/a.txt", "labels/classes.txt", "labels/dog.txt"],
         "dog.txt has labels, and there is no picture",
+    ),
+    "labels whose names end with capitals": (
+        ["images/a.jpg", "labels/b.txt", "labels/a.TXT", "images/b.jpg"],
+        "a.TXT has labels, and there is no picture",
     ),
     "labels beside two pictures of one name": (
         ["images/a.jpg", "images/a.png", "labels/a.txt", "labels/b.txt"],

@@ -165,6 +165,7 @@ def fails() -> Iterator[Any]:
         ([{"a": 1}, {"b": 1}], ValueError, "rows with the columns a and rows with b"),
         ([{"a": 1}] * 100 + [{"a": "x"}], TypeError, "row 100: column 'a' is i64"),
         ([{"a": 1}] * 100 + [{"b": 1}], ValueError, "row 100: .* missing: a; unknown: b"),
+        ([{1: 2}], ValueError, "the column 1, whose name is no text"),
         (lambda: 5, TypeError, "is int, not an iterable of dicts or bytes"),
         (5, TypeError, "5 is no source"),
         (fails, KeyError, "the end"),

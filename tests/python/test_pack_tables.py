@@ -163,6 +163,14 @@ def test_each_type_is_shown_exported_and_packed_again(name: str, tmp_path: Path)
     assert found.schema.field(name).type == first.schema.field(name).type
 
 
+def test_dictionaries_in_lists_come_back_from_several_row_groups(tmp_path: Path) -> None:
+    kind = pa.list_(pa.dictionary(pa.int32(), pa.string()))
+    table = pa.table({"a": pa.array([["x", None], [], None, ["y"], ["x"]], kind)})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=2)
+    pack(tmp_path / "x.parquet", tmp_path / "x.ffr")
+    assert ffrecord.read_table(tmp_path / "x.ffr")["a"].to_pylist() == table["a"].to_pylist()
+
+
 def test_a_packed_table_is_what_write_table_writes(tmp_path: Path) -> None:
     table = pa.table({name: table_of(name, True)[name] for name in COLUMNS})
     ffrecord.write_table(table, tmp_path / "written.ffr")

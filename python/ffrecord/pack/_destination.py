@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from dataclasses import replace as replace_of
@@ -334,10 +335,13 @@ class Conversion:
         self.inputs = None if self.path.suffix == ".ffr" else opened._inputs
         if workers > 1 and self.inputs is None:
             raise ValueError(_SEVERAL)
-        give_values = opened.give_values if self.inputs is None else self.inputs.give_values
-        if user_map is not None and give_values is not None:
-            give_values()  # Values of a user's columns, not as they are stored.
-        samples = self.inputs.all_samples() if self.inputs is not None else opened.samples()
+        self._skipped: Counter[str] = Counter()
+        self._read = opened if opened._inputs is None else opened._inputs
+        if user_map is not None and self._read.give_values is not None:
+            self._read.give_values()  # Values of a user's columns, not as they are stored.
+        samples = (
+            opened.samples() if self._read is opened else self._read.all_samples(self._skipped)
+        )
         self.columns: Any = opened.schema
         self.seen = Seen()
         own = opened.metadata
@@ -364,6 +368,17 @@ class Conversion:
             key=key or own_key,
             takes_empty_keys=opened.takes_empty_keys and key is None,
         )
+
+    @property
+    def left_out(self) -> Counter[str]:
+        """The count of what the source has left out so far, by reason."""
+        own = self.opened.skipped if self._read is self.opened else self._skipped
+        return Counter() if own is None else own
+
+    def give_files(self) -> None:
+        """Let the writer read files, where the source has values in files; see `InFiles`."""
+        if self._read.give_files is not None:
+            self._read.give_files()
 
     def unit(
         self,
@@ -476,12 +491,12 @@ class _Single:
     def _written(
         self, path_of: Callable[[int], Path], size_bytes: int, replace: bool
     ) -> PackSummary:
-        opened = self._asked.opened
-        unit = self._asked.unit(path_of, size_bytes, self._failures_max, replace=replace)
-        if self._asked.user_map is None and opened.give_files is not None:
-            opened.give_files()
-        unit.write_all(self._asked.samples, opened.name, self._progress)
-        unit.tally.left_out.update(opened.skipped or {})
+        asked, opened = self._asked, self._asked.opened
+        unit = asked.unit(path_of, size_bytes, self._failures_max, replace=replace)
+        if asked.user_map is None:
+            asked.give_files()
+        unit.write_all(asked.samples, opened.name, self._progress)
+        unit.tally.left_out.update(asked.left_out)
         tally = unit.close()
         check_some([tally.as_json()])
         summary = PackSummary(classes=opened.classes)

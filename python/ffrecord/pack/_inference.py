@@ -28,6 +28,10 @@ def schema_of_rows(
         ImportError: a column needs a type of Arrow, and pyarrow is not installed.
     """
     names = list(rows[0])
+    if strange := [name for row in rows for name in row if not isinstance(name, str)]:
+        raise ValueError(
+            f"{what} returns a row with the column {strange[0]!r}, whose name is no text"
+        )
     for row in rows:
         if set(row) != set(names):
             raise ValueError(

@@ -66,11 +66,16 @@ class Inputs:
     """Sources of one kind, in the order of their paths; the first defines the columns."""
 
     def __init__(
-        self, paths: Sequence[str], options: SourceOptions, names: Sequence[str] = ()
+        self,
+        paths: Sequence[str],
+        options: SourceOptions,
+        names: Sequence[str] = (),
+        planned: Sequence[Input] = (),
     ) -> None:
         """Open the first, and check that the others exist.
 
-        `names` is what plans call them, if that is not their paths.
+        `names` is what plans call them, if that is not their paths; `planned` is what they were
+        when columns were looked for, if that was in another process.
 
         Raises:
             ValueError: one of several paths is a folder; see also `open_source`.
@@ -81,7 +86,15 @@ class Inputs:
         self.paths = tuple(paths)
         self.names = tuple(names) or self.paths
         self.options = options
+        # Opening the first may look for columns in all: later changes count from here.
+        before = {
+            number: Input(self.names[number], _places.size_of(path), stamp_of(path))
+            for number, path in enumerate(paths)
+            if _places.is_file(path)
+        }
         self.first = open_one(paths[0], options._replace(together=tuple(paths)))
+        self._planned = {} if hasattr(self.first, "stamp") else before
+        self._planned.update(enumerate(planned))
         self._first_is_new = True
         self._last: tuple[int, Source] | None = None
         self._gives_values = self._gives_files = False
@@ -92,8 +105,14 @@ class Inputs:
         return sum(_size_of(path, self.first) for path in self.paths)
 
     def list_all(self) -> list[Input]:
-        """Return all inputs as they are now."""
-        return [self.as_now(number) for number in range(len(self.paths))]
+        """Return all inputs as they were when they were first looked at."""
+        return [self.planned(number) for number in range(len(self.paths))]
+
+    def planned(self, number: int) -> Input:
+        """An input as it was when it was first looked at."""
+        if number not in self._planned:
+            self._planned[number] = self.as_now(number)
+        return self._planned[number]
 
     def cuts(self, size_bytes: int) -> Iterator[Cut]:
         """Yield parts of all inputs of about this size, as far as the source can be cut."""
@@ -113,12 +132,13 @@ class Inputs:
     def give_values(self) -> None:
         """Let samples have the user's columns, not those that are stored."""
         self._gives_values = True
+        self._last = None  # It does not do so yet.
 
-    def all_samples(self) -> Iterator[Progressed]:
-        """Yield the samples of all inputs, with the bytes of all that are behind."""
+    def all_samples(self, skipped: Counter[str]) -> Iterator[Progressed]:
+        """Yield the samples of all inputs, with the bytes of all that are behind; see `whole`."""
         behind_bytes = 0
         for number, path in enumerate(self.paths):
-            for sample, done_bytes in self.whole(number, Counter()):
+            for sample, done_bytes in self.whole(number, skipped):
                 yield sample, behind_bytes + done_bytes
             behind_bytes += _size_of(path, self.first)
 
@@ -128,33 +148,36 @@ class Inputs:
         yield from self.samples_of(Cut(number, 0, WHOLE, size_bytes), skipped)
 
     def samples_of(self, cut: Cut, skipped: Counter[str]) -> Iterator[Progressed]:
-        """Yield the samples of a cut; add to `skipped` what the source leaves out of it."""
+        """Yield the samples of a cut; add to `skipped` what the source leaves out of it.
+
+        Raises:
+            ValueError: the input is not what it was when it was first looked at. This may be known
+                only after the last sample.
+        """
+        self._check_unchanged(cut.input)
         source = self._source(cut.input)
         if isinstance(source, Cuttable):
             yield from source.samples_of(cut.part, skipped)
-            return
-        assert cut.part.is_whole
-        yield from source.samples()
-        skipped.update(source.skipped)
+        else:
+            assert cut.part.is_whole
+            yield from source.samples()
+            skipped.update(source.skipped)
+        self._check_unchanged(cut.input)
 
-    def check_unchanged(self, planned: Input, number: int) -> None:
-        """Check that an input is what it was when it was planned.
-
-        Raises:
-            ValueError: it is not.
-        """
+    def _check_unchanged(self, number: int) -> None:
+        planned = self.planned(number)
         if self.as_now(number) != planned:
             raise ValueError(
-                f"{planned.path} has changed since it was planned: pack it when nothing writes to "
-                "it any more, from the start (--restart)"
+                f"{planned.path} has changed since packing it began: pack it when nothing writes "
+                "to it any more, from the start (into a folder with --restart)"
             )
 
     def as_now(self, number: int) -> Input:
         """An input as it is at this moment."""
-        path, name = self.paths[number], self.names[number]
         if hasattr(self.first, "stamp"):
             source: Any = self._source(number)
-            return Input(name, source.size_bytes, source.stamp())
+            return Input(self.names[number], source.size_bytes, source.stamp())
+        path, name = self.paths[number], self.names[number]
         return Input(name, _size_of(path, self.first), stamp_of(path))
 
     def _source(self, number: int) -> Source:

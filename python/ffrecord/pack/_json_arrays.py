@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
+from ffrecord.pack._json_types import float_of, object_of
+
 _PIECE_BYTES = 1 << 20
 # Bytes of one element, such as an annotation with a long outline.
 _ELEMENT_BYTES_MAX = 64 << 20
@@ -34,6 +36,7 @@ def elements_of(file: BinaryIO) -> Iterator[Element]:
 
     Raises:
         NotJsonError: the file is no JSON object, or is damaged.
+        ConflictingTypesError: an object has a key twice, or a number is too large.
     """
     text = _Text(file)
     text.take("{")
@@ -69,7 +72,9 @@ class _Text:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._parser = json.JSONDecoder(parse_constant=_refused)
+        self._parser = json.JSONDecoder(
+            parse_constant=_refused, object_pairs_hook=object_of, parse_float=float_of
+        )
         self._text = ""
         self._at = 0
         self._place = 0  # Place of the character at `_at`, in the file.

@@ -1,5 +1,7 @@
 """The types of JSON values: what a column must be to hold each of them exactly."""
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -139,6 +141,23 @@ def type_of_value(value: Any, name: str, depth: int = 0) -> JsonType:  # noqa: A
         check_text(key, name)
     fields = {key: type_of_value(v, f"{name}.{key}", depth + 1) for key, v in value.items()}
     return JsonType("object", fields=fields)
+
+
+def float_of(text: str) -> float:
+    """The number of a text, for a parser of JSON."""
+    number = float(text)
+    if math.isinf(number):
+        raise ConflictingTypesError(f"the number {text:.40} is too large")
+    return number
+
+
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of its pairs, for a parser of JSON; none of them is lost."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ConflictingTypesError(f"the key '{twice}' is there twice")
+    return found
 
 
 def check_text(text: str, name: str) -> None:

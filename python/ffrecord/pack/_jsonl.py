@@ -2,7 +2,6 @@
 
 import io
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -22,7 +21,9 @@ from ffrecord.pack._json_types import (
     JsonType,
     UnsureError,
     check_text,
+    float_of,
     joined_fields,
+    object_of,
     type_of_array,
     type_of_value,
 )
@@ -146,28 +147,13 @@ def parsed_line(place: Callable[[], str], payload: bytes, *, strict: bool = True
     try:
         if not strict:
             return json.loads(payload)
-        return json.loads(payload, object_pairs_hook=_object, parse_float=_float)
+        return json.loads(payload, object_pairs_hook=object_of, parse_float=float_of)
     except ConflictingTypesError as error:
         raise ValueError(f"{place()}: {error}: {_REMEDY}") from None
     except ValueError as error:
         raise ValueError(f"{place()}: not JSON: {error}") from None
     except RecursionError:
         raise ValueError(f"{place()}: JSON is nested more deeply than Python can read") from None
-
-
-def _float(text: str) -> float:
-    number = float(text)
-    if math.isinf(number):
-        raise ConflictingTypesError(f"the number {text:.40} is too large")
-    return number
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
-        raise ConflictingTypesError(f"the key '{twice}' is there twice")
-    return found
 
 
 class JsonTable(Tabular):

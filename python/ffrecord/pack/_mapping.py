@@ -94,14 +94,11 @@ class UserMap:
         function: Any = self.function
         if not getattr(function, "looks", False):
             return
-        before = inputs.list_all()
         function.look(
             (number, place, _plain_sample(sample))
-            for number in range(len(before))
+            for number in range(len(inputs.paths))
             for place, (sample, _) in enumerate(inputs.whole(number, Counter()))
         )
-        for number, one in enumerate(before):
-            inputs.check_unchanged(one, number)
 
 
 def mapping_of(map_: Any) -> UserMap | None:  # noqa: ANN401 - see `pack`
@@ -214,6 +211,8 @@ def rows_of(
         return rows_from(function, plain, place if is_numbered else ())
     except SystemExit as error:  # Else this process would end, with the status of success.
         raise RuntimeError(f"it ended the process (sys.exit, status {error.code})") from error
+    except GeneratorExit as error:  # No Exception, either.
+        raise RuntimeError("it raised GeneratorExit") from error
 
 
 def _plain_sample(sample: Sample) -> Any:  # noqa: ANN401 - of any source

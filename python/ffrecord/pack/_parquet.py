@@ -95,9 +95,12 @@ class ParquetSource(Tabular):
         wide = sum(group.total_byte_size for group in groups) // max(total, 1)
         rows = max(1, min(ROWS_BYTES // max(wide, 1), ROWS_MAX))
         wanted = range(part.begin, end)
-        for batch in self._file.iter_batches(batch_size=rows, columns=names, row_groups=wanted):
-            done += len(batch)
-            yield batch, part.size_bytes * done // max(total, done)
+        for group in wanted:
+            # One at a time: pyarrow joins no dictionaries of several, where they are in lists.
+            batches = self._file.iter_batches(batch_size=rows, columns=names, row_groups=[group])
+            for batch in batches:
+                done += len(batch)
+                yield batch, part.size_bytes * done // max(total, done)
         if done != total:
             raise self._miscounted(done, total)
 

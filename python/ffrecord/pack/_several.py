@@ -12,7 +12,6 @@ from ffrecord._tables.arrow_schema import (
     joined_types,
     without_facts,
 )
-from ffrecord.pack import _places
 from ffrecord.pack._inputs import Inputs
 from ffrecord.pack._kinds import open_one
 from ffrecord.pack._source import Progressed, Source
@@ -37,8 +36,7 @@ class SeveralSources(Source):
         if first._states_facts and (NULLS in self.metadata or TYPES in self.metadata):
             self.metadata = self._metadata_of_all()
         self.skipped = Counter()
-        self._sizes = [_places.size_of(path) for path in inputs.paths]
-        self.size_bytes = sum(self._sizes)
+        self.size_bytes = inputs.size_bytes
 
     def give_files(self) -> None:
         """Let the writer read files; see `InFiles`."""
@@ -58,11 +56,7 @@ class SeveralSources(Source):
         Raises:
             ValueError: one has other columns, types or classes than the first.
         """
-        behind_bytes = 0
-        for number, size_bytes in enumerate(self._sizes):
-            for sample, done_bytes in self._inputs.whole(number, self.skipped):
-                yield sample, behind_bytes + done_bytes
-            behind_bytes += size_bytes
+        yield from self._inputs.all_samples(self.skipped)
 
     def _metadata_of_all(self) -> dict[str, bytes]:
         """The table of record files: nulls and types are those of all of them."""

@@ -178,18 +178,23 @@ class YoloSource(PictureTable):
         (path,) = self._class_files
         with _places.open_text(path) as file:
             if path.endswith(".txt"):
-                return tuple(line.strip() for line in file if line.strip())
+                lines = file.read().rstrip().split("\n")
+                if not all(map(str.strip, lines)) and len(lines) > 1:
+                    raise ValueError(f"{path} has a blank line between the names of classes")
+                return tuple(line.strip() for line in lines if line.strip())
             yaml = needed("yaml", f"{path}", "pyyaml")
+            # Without these a class called no is not False, nor 1.10 the number 1.1.
+            loader = type("_Words", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {}})
             try:
-                names = (yaml.safe_load(file) or {}).get("names")
+                names = (yaml.load(file, Loader=loader) or {}).get("names")
             except (yaml.YAMLError, AttributeError, RecursionError) as error:
                 said = str(error).partition("\n")[0]
                 raise ValueError(f"{path} is no list of classes: {said}") from None
-        if isinstance(names, dict) and sorted(names) == list(range(len(names))):
-            names = [names[number] for number in range(len(names))]
-        if not isinstance(names, list):
+        if isinstance(names, dict) and set(names) == set(map(str, range(len(names)))):
+            names = [names[str(number)] for number in range(len(names))]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{path}: `names` is no list of classes, nor 0, 1, ... with a name")
-        return tuple(map(str, names))
+        return tuple(names)
 
 
 def _check_beside(root: str) -> None:
@@ -210,7 +215,7 @@ def _is_picture(path: str) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    return path.endswith(".txt") and os.path.basename(path) != "classes.txt"
+    return path.lower().endswith(".txt") and os.path.basename(path) != "classes.txt"
 
 
 def _walk(folder: str) -> Iterator[str]:

@@ -49,6 +49,7 @@ _ENDINGS = frozenset(
         *("txt", "text", "json", "npy", "bin", "cls"),
     )
 )
+_LABEL = "cls"
 _GROUP_BYTES, _GROUP_ROWS = 64 << 20, 1 << 16
 
 
@@ -351,9 +352,8 @@ def endings_of(
     for column in columns:
         clean = re.sub(r"[^A-Za-z0-9_-]", "_", column.name)[:_NAME_MAX] or "_"
         first = firsts[column.name]
-        ending = clean + _ending_of_value(column, clean, first)
-        if column.name == "label" and column.dtype is not None and column.dtype.kind in "iu":
-            ending = ending if column.shape else "cls"
+        is_label = _is_label(column, first)
+        ending = _LABEL if is_label else clean + _ending_of_value(column, clean, first)
         number = 1
         while ending.lower() in taken:  # Some file systems do not tell a.txt from A.txt.
             number += 1
@@ -363,6 +363,13 @@ def endings_of(
     if with_key:
         endings[""] = "key" if "key" not in taken else "__key__"
     return endings
+
+
+def _is_label(column: Column, first: Any) -> bool:  # noqa: ANN401
+    """Whether the values are WebDataset's labels: single integers, or null."""
+    kind = column.kind
+    is_number = kind.type[:1] in "iu" and not kind.fields and not kind.shape
+    return column.name == "label" and is_number and not isinstance(first, str)
 
 
 def _ending_of_value(column: Column, clean: str, value: Any) -> str:  # noqa: ANN401
@@ -392,10 +399,10 @@ def _members(
         return
     for column in columns:
         value = record.value[column.name]
+        if value is None and (column.kind.is_text or endings[column.name] == _LABEL):
+            continue  # As in WebDataset: a file that is not there.
         if not column.kind.is_text:
             data = json.dumps(plain(value, column)).encode()
-        elif value is None:  # As in WebDataset: a file that is not there.
-            continue
         else:
             data = as_bytes(value)
         yield endings[column.name], data

@@ -322,9 +322,7 @@ class _Search:
 
     def _condition(self, text: str) -> Callable[[Indices], Any]:
         """A test of records: a function from indices, some thousands in order, to booleans."""
-        name, is_one, value = text.partition("=")
-        if not is_one:
-            raise click.BadParameter(f"'{shown(text)}' is no condition: write COLUMN=VALUE")
+        name, value = self._split(text)
         (column,) = selected(self._reader, [name])[:1]
         kind = column.kind
         named = self._named.get(name)
@@ -340,6 +338,18 @@ class _Search:
             )
         number = _number(kind.column(name), value)
         return lambda piece: _has_number(self._reader, piece, name, number)
+
+    def _split(self, text: str) -> tuple[str, str]:
+        """The column and the value of a condition; names of columns may have = in them."""
+        found = [name for name in self._reader.schema if text.startswith(f"{name}=")]
+        if len(found) > 1:
+            raise click.BadParameter(
+                f"'{shown(text)}' may be about each of the columns {', '.join(map(shown, found))}"
+            )
+        name, is_one, value = text.partition("=")
+        if not is_one:
+            raise click.BadParameter(f"'{shown(text)}' is no condition: write COLUMN=VALUE")
+        return (found[0], text[len(found[0]) + 1 :]) if found else (name, value)
 
     def _has_text(self, piece: Indices, name: str, wanted: bytes) -> Any:  # noqa: ANN401
         found = []
