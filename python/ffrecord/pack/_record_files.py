@@ -60,6 +60,7 @@ class RecordFiles(Source):
 
     takes_empty_keys = True
     _states_facts = True
+    _is_sealed = True
     _names_are_stored = True
 
     def __init__(self, path: str, options: SourceOptions) -> None:

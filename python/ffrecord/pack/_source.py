@@ -109,6 +109,8 @@ class Source(Protocol):
     """Files that were left out, by reason; complete after the last sample."""
     _states_facts: bool = False
     """Whether the metadata say which nulls and types are in the samples, as those of files do."""
+    _is_sealed: bool = False
+    """Whether nothing changes the samples once it is open, as of record files."""
     _names_are_stored: bool = False
     """Whether the schema has the columns that are stored, not a user's."""
     _arrow_fields: Any = None
