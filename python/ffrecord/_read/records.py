@@ -483,9 +483,7 @@ def refuse_too_many(damaged: Mapping[int, str], count: int, max_corrupt: float) 
 
 def none_is_good(farthest: int, records: object) -> str:
     """Why nothing takes the place of a damaged record."""
-    return (
-        f"none of {farthest} records of {records!r} that could take a damaged one's place is good"
-    )
+    return f"none of the {farthest} records of {records!r} that could take its place is good"
 
 
 def check_on_corrupt(on_corrupt: OnCorrupt) -> None:
