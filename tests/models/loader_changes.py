@@ -5,6 +5,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+import torch
 from hypothesis import strategies as st
 from torch.utils import data
 
@@ -16,7 +18,7 @@ from loader_rules import GOOD_FILES, MODES, PLANS, SCENE_MODES, SIZES, WORLDS, s
 from loader_runs import MODES as MODES_OF_RUNS
 from loader_runs import Run, allowed, fits
 from loader_scenes import go
-from loader_truth import Plan
+from loader_truth import Place, Plan
 from table_values import KINDS as VALUES
 
 
@@ -217,3 +219,104 @@ def _check_shown(dataset: Any, batch: Any, where: str) -> None:  # noqa: ANN401
     if dataset.transform:
         wanted = dataset.transform({})["mark"]
         assert batch["mark"].unique().tolist() == [wanted], f"{where}: marks {batch['mark']}"
+
+
+@scene(
+    name=GOOD_FILES,
+    mode=MODES,
+    plan=PLANS,
+    epochs=several(st.integers(0, 9), 4),
+    saved=st.integers(0, 20),
+)
+def named(name: str, mode: str, plan: Plan, epochs: list[int], saved: int) -> None:
+    """Follow a framework that takes steps in epochs of its own, and resume within one of them."""
+    run = _run_of(views.opened(name), "plain", "raise", mode, plan)
+    if run is None or mode in ("torch", "by sampler"):
+        return
+    try:
+        for epoch, steps in enumerate(epochs):
+            _name(run, epoch)
+            first = run.next.epoch
+            for _ in range(steps):
+                if saved == 0:
+                    made = run.resumed("json", mode, run.plan.world, run.plan.size)
+                    assert made is not None
+                    run.close()
+                    run = made
+                    _name(run, epoch)
+                saved -= 1
+                if not run.iterations:
+                    run.begin()
+                run.take(-1, 1)
+                if run.iterations and run.iterations[-1].at.epoch != run.iterations[-1].epoch:  # type: ignore[union-attr]
+                    run.take(-1, 1)  # It ends.
+                run.check_states()
+            while run.iterations:
+                run.drop(-1)
+            if run.state.epoch > first or not steps:  # It goes on, also in the middle.
+                run.next = run.state
+            else:
+                run.next = run.state = Place(first + 1, 0)
+    finally:
+        run.close()
+
+
+def _name(run: Run, epoch: int) -> None:
+    for loader in run.loaders:
+        loader.set_epoch(epoch)
+    run.check_states()
+
+
+class _Asked(data.Sampler[Any]):
+    """Asks for the same steps in each epoch, in one form."""
+
+    def __init__(self, steps: list[Any]) -> None:
+        self.steps = steps
+
+    def __iter__(self) -> Any:  # noqa: ANN401 - an iterator
+        return iter(self.steps)
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+_FORMS: dict[str, Callable[[list[int]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "array": np.array,
+    "tensor": torch.tensor,
+    "alone": lambda step: step[0],
+    "alone, of torch": lambda step: torch.tensor(step[0]),
+}
+
+
+@scene(
+    name=GOOD_FILES,
+    kind=st.sampled_from(views.AUGMENTED),
+    mode=st.sampled_from(["caller", "threads", "workers"]),
+    steps=st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=4), min_size=1, max_size=6),
+    form=st.sampled_from(sorted(_FORMS)),
+)
+def forms(name: str, kind: str, mode: str, steps: list[list[int]], form: str) -> None:
+    """Ask for samples as a program's sampler does: each draw has a chance of its own."""
+    made = views.dataset_of(views.opened(name), kind, "raise")
+    alone = form.startswith("alone")
+    if alone and mode == "threads":
+        mode = "caller"
+    asked = _Asked([_FORMS[form](step) for step in steps])
+    how: dict[str, Any] = {"batch_sampler": asked}
+    if alone:
+        how = {"batch_size": None, "sampler": asked}
+    loader = DataLoader(made.dataset, **how, **MODES_OF_RUNS[mode])
+    flat = [index for step in steps for index in (step[:1] if alone else step)]
+    seen: list[int] = []
+    try:
+        for _ in range(2):
+            labels: list[int] = []
+            for batch in loader:
+                labels += np.atleast_1d(batch["id"]).tolist()
+                seen += np.atleast_1d(batch["draw"]).tolist()
+            assert labels == [made.labels[index] for index in flat]
+    finally:
+        loader.close()
+    assert len(set(seen)) == len(seen), f"draws of {flat} share their chance: {seen}"

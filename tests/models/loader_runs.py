@@ -389,6 +389,13 @@ PLAIN = (
 )
 
 
+CHOOSING = ("subset random", "weighted")  # They may leave out records.
+
+
+def _weight(index: int) -> float:
+    return float((index + 1) % 3)
+
+
 class PlainRun:
     """A loader with an order of torch's, beside torch's own over a list."""
 
@@ -415,6 +422,8 @@ class PlainRun:
         self.iterator: Any = None
         self.left: list[list[int]] = []
         self.is_new = True
+        self.before: Any = None  # Of the twin's generator, where the epoch begins.
+        self.taken = 0  # Batches of it.
 
     def _of(self, loader: Any, dataset: Any, which: int, **options: Any) -> Any:  # noqa: ANN401
         generator, count = self.generators[which], len(dataset)
@@ -430,7 +439,7 @@ class PlainRun:
             ),
             "subset random": lambda: data.SubsetRandomSampler(range(0, count, 2), generator),
             "weighted": lambda: data.WeightedRandomSampler(
-                [1.0 + i % 3 for i in range(count)], count, generator=generator
+                [*map(_weight, range(count))], count, generator=generator
             ),
             "distributed": lambda: DistributedSampler(dataset, 2, 1, seed=3),
         }
@@ -462,11 +471,14 @@ class PlainRun:
             if self.order == "distributed" and not is_resumed:
                 each.sampler.set_epoch(seed)
         if not is_resumed:
-            # An iteration that was left before its end has drawn an unknown number of times.
-            if self.left or self.iterator is not None:
-                for generator in self.generators:
-                    if generator is not None:
-                        generator.manual_seed(seed)
+            if self.left and self.order == "replacement" and self.before is not None:
+                # Torch draws as many as are asked for; the twin has drawn all of the epoch.
+                self.generators[0].set_state(self.before)  # type: ignore[union-attr]
+                twins = iter(self.twin)
+                for _ in range(self.taken):
+                    next(twins)
+            self.before = self.generators[0].get_state() if self.generators[0] else None
+            self.taken = 0
             torch.manual_seed(seed)
             self.left = list(self.twin)
         torch.manual_seed(seed)
@@ -483,6 +495,7 @@ class PlainRun:
                 self.iterator = None
                 return True
             indices = self.left.pop(0)
+            self.taken += 1
             expected = self._after_policy(indices)
             try:
                 found = labels_of(next(self.iterator))
@@ -491,9 +504,32 @@ class PlainRun:
                 return False
             except StopIteration:
                 raise AssertionError(f"the epoch ends before {expected}") from None
+            if self.order in CHOOSING and expected is not None:
+                expected = self._of_the_choice(indices, expected, found)
             assert found == expected, f"{found} instead of {expected}, of {indices}"
             check_engine(self.loader, self.mode, self.kind)
         return True
+
+    def _choice(self) -> list[int]:
+        """The indices that the sampler chooses from."""
+        count = len(self.made.labels)
+        if self.order == "subset random":
+            return list(range(0, count, 2))
+        return [index for index in range(count) if _weight(index)]
+
+    def _of_the_choice(
+        self, indices: list[int], expected: list[int], found: list[int]
+    ) -> list[int]:
+        """Return what is expected, where any record of the choice takes a damaged one's place."""
+        labels = self.made.labels
+        chosen = {labels[index] for index in self._choice()}
+        if len(expected) < len(indices) and not all(is_bad(labels[i]) for i in indices):
+            return expected  # The rest was skipped.
+        return [
+            new if is_bad(labels[index]) and new in chosen and not is_bad(new) else old
+            for index, old, new in zip(indices, expected, found, strict=False)
+            if not is_bad(labels[index]) or new in chosen
+        ]
 
     def _after_policy(self, indices: list[int]) -> list[int] | None:
         labels = self.made.labels
@@ -520,6 +556,7 @@ class PlainRun:
         if self.own and made.generators[0] is not None and self.generators[0] is not None:
             made.generators[0].set_state(self.generators[0].get_state())
         made.left = list(self.left)
+        made.before, made.taken = self.before, self.taken
         return made
 
 

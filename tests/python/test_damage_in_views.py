@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from torch.utils import data
 
 import ffrecord
@@ -336,3 +337,53 @@ def test_fingerprints_tell_views_apart(paths: tuple[Path, Path]) -> None:
         ConcatDataset([dataset, dataset]),
     ]
     assert len({view.fingerprint for view in views}) == len(views)
+
+
+# Orders of torch's that choose from the records; the record after the damaged one is left out.
+CHOSEN = [i for i in range(COUNT) if i not in (*BAD_OUTSIDE, BAD_INSIDE + 2) and i < 30]
+SAMPLERS: dict[str, Callable[[list[int], int, Any], Any]] = {
+    "some": lambda chosen, _, generator: data.SubsetRandomSampler(chosen, generator=generator),
+    "by weight": lambda chosen, count, generator: data.WeightedRandomSampler(
+        [float(i in chosen) for i in range(count)], 4 * count, generator=generator
+    ),
+}
+SPLIT_VIEWS: dict[str, Callable[[Any], Any]] = {
+    "dataset": lambda dataset: dataset,
+    "subset": lambda dataset: Subset(dataset, range(COUNT)),
+    "torch's subset": lambda dataset: data.Subset(dataset, range(COUNT)),
+    "torch's subset of its concatenation": lambda dataset: data.Subset(
+        data.ConcatDataset([dataset]), range(COUNT)
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["alone", "processes", "auto"])
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+@pytest.mark.parametrize("size", [1, 5, None])
+@pytest.mark.parametrize(("sampler", "own"), [("some", False), ("by weight", True)])
+@pytest.mark.parametrize("view", SPLIT_VIEWS)
+def test_what_a_sampler_does_not_choose_takes_no_damaged_ones_place(
+    paths: tuple[Path, Path],
+    view: str,
+    sampler: str,
+    own: bool,
+    size: int | None,
+    policy: Any,  # noqa: ANN401
+    engine: str,
+) -> None:
+    """A split by a sampler: what is left out is for validation."""
+    if policy == "skip" and (size is None or "concatenation" in view):
+        pytest.skip("a sample that is asked for alone cannot be skipped")
+    dataset = SPLIT_VIEWS[view](Dataset(paths[0], on_corrupt=policy, columns=["label"]))
+    generator = torch.Generator().manual_seed(3) if own else None
+    torch.manual_seed(4)
+    # The records behind the damaged one, by index, are damaged or left out, too.
+    order = SAMPLERS[sampler]([i for i in CHOSEN if i != BAD_INSIDE + 1], COUNT, generator)
+    loader = DataLoader(dataset, size, sampler=order, **ENGINES[engine])
+
+    for _ in range(2):
+        seen = [int(label) for batch in loader for label in np.atleast_1d(batch["label"])]
+        assert set(seen) <= set(CHOSEN) - {BAD_INSIDE}
+        whole = policy == "replace" or size == 1
+        assert len(seen) == len(order) if whole else len(seen) < len(order)
+    loader.close()

@@ -114,6 +114,42 @@ def test_an_epoch_that_a_framework_had_left_early_does_not_go_on(
 
 
 @every_loader
+def test_the_shorter_of_two_loaders_goes_on_in_the_next_epoch_of_a_framework(
+    path: Path, name: str, engine: str
+) -> None:
+    """Lightning iterates it again and again, until an epoch of the longer one is over."""
+    _, loader = made(path, name, engine)
+    states = []
+    loader.set_epoch(0)
+    assert labels(loader) == expected(0)
+    for step, batch in enumerate(loader):
+        assert batch["label"].tolist() == expected(1)[step]
+        states.append(json.loads(json.dumps(loader.state_dict())))
+        if step == 1:
+            break
+    loader.set_epoch(1)
+    assert labels(loader) == expected(1)[2:]
+    assert labels(islice(loader, 1)) == expected(2)[:1]
+    loader.set_epoch(2)
+    assert labels(loader) == expected(2)[1:]
+    loader.set_epoch(0)  # A training that begins anew.
+    assert labels(loader) == expected(0)
+    loader.close()
+
+    _, resumed = made(path, name, engine)
+    resumed.load_state_dict(states[1])  # Behind the framework's epoch.
+    assert resumed.state_dict() == states[1]
+    resumed.set_epoch(1)
+    assert labels(resumed) == expected(1)[2:]
+    resumed.load_state_dict(states[0])  # Within it.
+    resumed.set_epoch(0)
+    assert labels(islice(resumed, 1)) == expected(1)[1:2]
+    resumed.set_epoch(1)
+    assert labels(resumed) == expected(1)[2:]
+    resumed.close()
+
+
+@every_loader
 def test_an_iteration_that_is_left_for_another_epoch_does_not_take_it_back(
     path: Path, name: str, engine: str
 ) -> None:

@@ -25,7 +25,7 @@ from ffrecord._order.mixture import BY_SOURCE, Mixture
 from ffrecord._read.records import Records
 from ffrecord.decode import Decoder, Field
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
-from loading import every_engine
+from loading import ENGINES, every_engine
 
 pytestmark = pytest.mark.wrong_data
 
@@ -418,6 +418,19 @@ DRAWS: dict[str, Callable[[Dataset], tuple[Any, dict[str, Any]]]] = {
         d,
         {"batch_size": BATCH, "sampler": data.WeightedRandomSampler([1.0] * 5, 400)},
     ),
+    "more samples than records": lambda d: (
+        (part := Subset(d, range(100))),
+        {"batch_size": BATCH, "sampler": data.RandomSampler(part, num_samples=400)},
+    ),
+    "with torch's choice of records": lambda d: (
+        d,
+        {"batch_size": BATCH, "sampler": data.SubsetRandomSampler([*range(200), *range(200)])},
+    ),
+    "a program's indices": lambda d: (d, {"batch_size": BATCH, "sampler": [*range(200)] * 2}),
+    "a program's batches": lambda d: (
+        d,
+        {"batch_sampler": [[i // 2 for i in range(at, at + 10)] for at in range(0, 400, 10)]},
+    ),
     "indices listed twice": lambda d: (
         (part := Subset(d, [*range(200), *range(200)])),
         {"batch_sampler": Sampler(part, BATCH)},
@@ -459,6 +472,58 @@ def test_a_record_that_is_drawn_twice_is_augmented_twice(
     assert len(set(found)) == len({noise for _, noise in found}) == len(found)
     again = [pair for one, two in loader for pair in zip(one.tolist(), two.tolist(), strict=True)]
     assert not set(again) & set(found)
+    loader.close()
+
+
+# The steps of a program's sampler, in each form that a dataset takes.
+STEPS: dict[str, dict[str, Any]] = {
+    "lists": {"batch_sampler": [[0, 1, 2], [3, 4]]},
+    "tuples": {"batch_sampler": [(0, 1, 2), (3, 4)]},
+    "ranges": {"batch_sampler": [range(3), range(3, 5)]},
+    "arrays": {"batch_sampler": [np.arange(3), np.arange(3, 5)]},
+    "tensors": {"batch_sampler": torch.arange(6).split(4)},
+    "one by one": {"batch_size": None},
+    "one by one, shuffled": {"batch_size": None, "shuffle": True},
+    "one by one, as NumPy's": {"batch_size": None, "sampler": np.arange(5)},
+    "one by one, as tensors": {"batch_size": None, "sampler": torch.arange(5)},
+    "batches by a sampler of them": {
+        "batch_size": None,
+        "sampler": data.BatchSampler(data.SequentialSampler(range(7)), 3, False),
+    },
+}
+STEP_VIEWS: dict[str, Callable[[Any], Any]] = {
+    "dataset": lambda d: d,
+    "subset": lambda d: Subset(d, range(9)),
+    "torch's subset": lambda d: data.Subset(d, range(9)),
+    "concatenation": lambda d: ConcatDataset([d, d]),
+    "torch's concatenation": lambda d: data.ConcatDataset([d, d]),
+    "torch's subset of it": lambda d: data.Subset(data.ConcatDataset([d]), range(9)),
+}
+
+
+@pytest.mark.parametrize("engine", ["inline", "workers"])
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("view", STEP_VIEWS.values(), ids=STEP_VIEWS)
+def test_each_epoch_has_its_own_chance_in_whatever_form_a_sampler_asks(
+    files: dict[str, Path], view: Callable[[Any], Any], step: dict[str, Any], engine: str
+) -> None:
+    dataset = view(Dataset(files["a"], transform=noise))
+    whole = dataset.dataset if type(dataset) is data.Subset else dataset
+    asks_for_lists = isinstance(step.get("sampler"), data.BatchSampler)
+    if asks_for_lists and isinstance(whole, data.ConcatDataset):
+        pytest.skip("torch's concatenation takes no list")
+
+    def pairs(loader: DataLoader) -> list[tuple[int, int]]:
+        """Of a batch of one, and of more."""
+        each = (zip(*map(np.atleast_1d, batch), strict=True) for batch in loader)
+        return sorted((int(one), int(two)) for rows in each for one, two in rows)
+
+    loader = DataLoader(dataset, **step, **ENGINES[engine])
+    first, second = pairs(loader), pairs(loader)
+
+    assert [label for label, _ in first] == [label for label, _ in second]
+    assert len(first) >= 5
+    assert not {two for _, two in first} & {two for _, two in second}
     loader.close()
 
 

@@ -68,6 +68,50 @@ def test_an_epoch_that_was_cut_goes_on(path: Path, shuffle: bool, options: dict[
         second.close()
 
 
+def taken(loader: Any, steps: int) -> list[list[int]]:  # noqa: ANN401 - ours or torch's
+    """The first batches of an epoch, which is left then."""
+    iterator = iter(loader)
+    found = list(islice(iterator, steps))
+    getattr(iterator, "close", lambda: None)()
+    return [(each["label"] if isinstance(each, dict) else each).tolist() for each in found]
+
+
+@every_engine
+@pytest.mark.parametrize("order", ["replacement", "shuffled", "weights"])
+@pytest.mark.parametrize("steps", [1, 3, 5])
+def test_the_order_after_an_epoch_that_was_left_does_not_depend_on_what_loads(
+    path: Path, order: str, steps: int, options: dict[str, Any]
+) -> None:
+    """Torch draws with replacement on the way, and engines ask for more than they deliver."""
+    every: Any = range(COUNT)
+    dataset = Dataset(path, columns=["label"])
+
+    def sampler(seed: int) -> Any:  # noqa: ANN401 - torch's
+        own = torch.Generator().manual_seed(seed)
+        if order == "weights":
+            return data.WeightedRandomSampler([1.0] * COUNT, COUNT, generator=own)
+        return data.RandomSampler(every, order == "replacement", generator=own)
+
+    twin: Any = DataLoader(dataset, BATCH, sampler=sampler(4))
+    if order == "replacement":
+        twin = data.DataLoader(every, BATCH, sampler=sampler(4))
+    expected = [taken(twin, steps), taken(twin, 2), taken(twin, 5)]
+
+    whole = DataLoader(dataset, BATCH, sampler=sampler(4), **options)
+    assert [taken(whole, steps), taken(whole, 2), taken(whole, 5)] == expected
+    whole.close()
+
+    first = DataLoader(dataset, BATCH, sampler=sampler(4), **options)
+    seen = taken(first, 1)
+    resumed = DataLoader(dataset, BATCH, sampler=sampler(77), **options)
+    resumed.load_state_dict(through_json(first))
+    if steps > 1:  # Else the epoch goes on.
+        seen += taken(resumed, steps - 1)
+        assert [seen, taken(resumed, 2), taken(resumed, 5)] == expected
+    first.close()
+    resumed.close()
+
+
 @every_engine
 def test_a_generator_is_restored_for_all_epochs_to_come(
     path: Path, options: dict[str, Any]

@@ -212,8 +212,11 @@ class EpochShare(NamedTuple):
 class SeededIndices(list[int]):
     """Indices, with the seed, epoch and places for randomness about their records."""
 
-    __slots__ = ("_turns", "epoch", "places", "seed")
+    __slots__ = ("_turns", "ahead", "epoch", "places", "seed")
 
+    ahead: list[int] | None
+    """The first indices after these in their order, if it has a choice of all records; else None:
+    any record may be read in place of another."""
     seed: int
     epoch: int
     _turns: Counter[int]
@@ -233,18 +236,76 @@ class SeededIndices(list[int]):
         """`indices` with the seed and epoch of `origin`, and its places in `rows`; 0 without."""
         made = cls.at(0, 0)
         made.extend(indices)
-        if isinstance(origin, SeededIndices | IndexBatch):
+        if isinstance(origin, SeededIndices | SeededIndex | IndexBatch):
             made.seed, made.epoch = origin.seed, origin.epoch
             if (places := origin.places) is not None:
                 made.places = places[rows]
+            made.ahead = None if isinstance(origin, IndexBatch) else origin.ahead
         return made
 
     @classmethod
     def at(cls, seed: int, epoch: int) -> "SeededIndices":
         """No indices yet, of this seed and epoch."""
         made = SeededIndices()
-        made.seed, made.epoch, made.places = seed, epoch, None
+        made.seed, made.epoch, made.places, made.ahead = seed, epoch, None, None
         return made
+
+    def one(self, row: int) -> "SeededIndex":
+        """The index in that row, with what belongs to it."""
+        made = SeededIndex(self[row])
+        made.seed, made.epoch = self.seed, self.epoch
+        made.places = None if self.places is None else self.places[row : row + 1]
+        made.ahead = self.ahead
+        return made
+
+
+class SeededIndex(int):
+    """An index that is asked for alone, with what `SeededIndices` has of it."""
+
+    ahead: list[int] | None
+    seed: int
+    epoch: int
+    places: Indices | None
+
+
+def successors(
+    indices: object, first: Indices, count: int
+) -> tuple[Callable[[Indices, int], Indices], int]:
+    """The records that take the place of damaged ones.
+
+    Args:
+        indices: those that are read, as they were given.
+        first: the same, from 0 on.
+        count: of all records.
+
+    Returns:
+        A function of rows and a distance to the indices that come so far after those in the rows:
+        in the order of `indices`, if they know it, else by index. And the largest distance.
+    """
+    if isinstance(indices, IndexBatch):
+        return indices.following, count
+    if isinstance(indices, SeededIndices) and indices.ahead is not None:
+        order = np.concatenate([first, np.array(indices.ahead, np.int64) % count])
+        return lambda rows, distance: order[(rows + distance) % order.size], order.size
+    return lambda rows, distance: (first[rows] + distance) % count, count
+
+
+def step_of(asked: Any) -> tuple[list[int], bool] | None:  # noqa: ANN401 - as samplers yield it
+    """The indices of one step of any sampler, and whether it asks for one sample alone.
+
+    None for what knows its order itself, or is no index.
+    """
+    if isinstance(asked, Integral) and not isinstance(asked, bool):
+        return [int(asked)], True
+    if type(asked) in (list, tuple, range):
+        return list(asked), False
+    # An array or tensor; a mask is none of indices.
+    listed = asked.tolist() if getattr(asked, "ndim", None) in (0, 1) else None
+    if type(listed) is int:
+        return [listed], True
+    if isinstance(listed, list) and all(type(index) is int for index in listed):
+        return listed, False
+    return None
 
 
 class IndexBatch(Sequence[int]):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, overload
 import numpy as np
 import numpy.typing as npt
 
-from ffrecord._order.epoch_order import IndexBatch, Indices, mixture_of
+from ffrecord._order.epoch_order import IndexBatch, Indices, mixture_of, successors
 from ffrecord._order.mixture import Mixture
 from ffrecord._read.batch import Batch, Sample
 from ffrecord._read.choice import Choice, digest, positive
@@ -185,10 +185,7 @@ class Records(ABC):
             return batch
         if on_corrupt == "skip":
             return batch.select(np.flatnonzero(batch.status == 0))
-        if isinstance(indices, IndexBatch):
-            return self._replace_damaged(batch, load, indices.following)
-        first, count = batch.indices, len(self)
-        return self._replace_damaged(batch, load, lambda rows, by: (first[rows] + by) % count)
+        return self._replace_damaged(batch, load, *successors(indices, batch.indices, len(self)))
 
     def batches(
         self,
@@ -315,11 +312,12 @@ class Records(ABC):
         batch: Batch,
         load: Callable[..., Batch],
         following: Callable[[Indices, int], Indices],
+        farthest: int,
     ) -> Batch:
         """Every damaged record's place taken by the next good one."""
         indices = np.array(batch.indices)
         rows = np.flatnonzero(batch.status)
-        for distance in range(1, len(self) + 1):
+        for distance in range(1, farthest + 1):
             indices[rows] = following(rows, distance)
             candidates = load(indices[rows], rows)
             self._note_damage(candidates, "replace")
@@ -328,7 +326,7 @@ class Records(ABC):
                 replaced = load(indices)
                 self._note_damage(replaced, "raise")
                 return replaced
-        raise CorruptionError(f"none of the {len(self)} records of {self!r} is good")
+        raise CorruptionError(none_is_good(farthest, self))
 
     def _read_ahead_records(self) -> int:
         mean = max(1, self.size_bytes // max(1, len(self)))
@@ -481,6 +479,11 @@ def refuse_too_many(damaged: Mapping[int, str], count: int, max_corrupt: float) 
             f"{max_corrupt} allows; the last: {list(damaged.values())[-1]}. Run `ffrecord verify` "
             "on the files"
         )
+
+
+def none_is_good(farthest: int, records: object) -> str:
+    """Why nothing takes the place of a damaged record."""
+    return f"none of the {farthest} records of {records!r} that could take its place is good"
 
 
 def check_on_corrupt(on_corrupt: OnCorrupt) -> None:

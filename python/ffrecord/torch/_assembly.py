@@ -5,13 +5,13 @@ indices of the view, which record takes the place of a damaged one and how many 
 record outside of the view never comes, and does not count.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices
-from ffrecord._read.records import as_indices
+from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices, successors
+from ffrecord._read.records import as_indices, none_is_good
 from ffrecord.errors import CorruptionError
 from ffrecord.torch._samples import Samples
 
@@ -121,20 +121,16 @@ def _settled(
     rows = np.array([row for row, policy in policies.items() if policy == "replace"], np.int64)
     if not rows.size:
         return indices
-    following: Callable[[Indices, int], Indices] = (
-        indices.following
-        if isinstance(indices, IndexBatch)
-        else lambda rows, distance: (first[rows] + distance) % count
-    )
+    following, farthest = successors(indices, first, count)
     wanted = first.copy()
-    for distance in range(1, count + 1):
+    for distance in range(1, farthest + 1):
         wanted[rows] = following(rows, distance)
         candidates = SeededIndices.like(wanted[rows].tolist(), indices, rows)
         rows = rows[sorted(_noted(view, wanted[rows], view._pieces(candidates)))]
         if not rows.size:
             break
     else:
-        raise CorruptionError(f"none of the {count} records of {view!r} is good")
+        raise CorruptionError(none_is_good(farthest, view))
     if isinstance(indices, IndexBatch):
         return indices.replaced(wanted)
     return SeededIndices.like(wanted.tolist(), indices)

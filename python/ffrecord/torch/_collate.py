@@ -132,10 +132,10 @@ def _table_of(rows: list[Any]) -> Any:  # noqa: ANN401 - pyarrow has no types
 def convert(sample: Any) -> Any:  # noqa: ANN401 - as the dataset makes it
     """Make tensors of one sample, for a loader with `batch_size=None`; adds no batch dimension.
 
-    A `Batch`, which a dataset returns if its sampler asks for several records, is collated.
+    The samples that a dataset returns if its sampler asks for several records are collated.
     """
-    if isinstance(sample, Batch):
-        return _batch(sample)
+    if isinstance(sample, Batch | Samples):
+        return collate(sample)
     return default_convert(sample)  # type: ignore[no-untyped-call]
 
 

@@ -30,7 +30,14 @@ from ffrecord.errors import BadArgumentError
 from ffrecord.torch._batch_transfer import CrossingCollate, Told
 from ffrecord.torch._collate import collate, convert
 from ffrecord.torch._dataset import BATCHES_AS_INDICES, Dataset
-from ffrecord.torch._delivery import Delivery, EpochHinter, Iteration, PlainDelivery, refused
+from ffrecord.torch._delivery import (
+    Delivery,
+    EpochHinter,
+    Handover,
+    Iteration,
+    PlainDelivery,
+    refused,
+)
 from ffrecord.torch._engine_choice import (
     MODES,
     EngineChoice,
@@ -51,7 +58,7 @@ from ffrecord.torch._frameworks import (
 )
 from ffrecord.torch._old_releases import loaders_are_lost_by
 from ffrecord.torch._placing import accelerator, on_device
-from ffrecord.torch._plain_state import PlainPlace, Unused, place_of, state_of
+from ffrecord.torch._plain_state import PlainPlace, Unused, name_epoch, place_of, state_of
 from ffrecord.torch._profiling import note_source, profiled
 from ffrecord.torch._sampler import (
     Cursor,
@@ -259,8 +266,7 @@ class DataLoader(data.DataLoader[Any]):
         unless the training had left that epoch early and begins the next. Later calls count on from
         there; to jump, call the sampler's own `set_epoch`.
         """
-        if (tell := getattr(self._share or self.sampler, "set_epoch", None)) is not None:
-            tell(epoch)
+        name_epoch(self._steps.inner if self._share is None else self._share, epoch)
 
     @property
     def _is_accelerate_prepared(self) -> bool:
@@ -439,8 +445,9 @@ class DataLoader(data.DataLoader[Any]):
         held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
         sampler = order_of(self)
         if sampler is not None:
-            begin = self._watched(lambda: self._begin_at(sampler, held_back))
-            return Iteration(begin, self._steps)
+            handover = Handover()
+            begun = self._watched(lambda: self._begin_at(sampler, held_back), handover)
+            return Iteration(begun, self._steps, handover)
         with self._beginning:  # Now, as torch's iterators.
             if fit is not None:
                 self._take_back_unused()
@@ -451,7 +458,8 @@ class DataLoader(data.DataLoader[Any]):
             made = self._batches(None, place), PlainDelivery(self._note_place, place, held_back)
             if self._unused is not None:
                 self._unused.note_begun()
-        return Iteration(self._watched(lambda: made), self._steps)
+        handover = Handover()
+        return Iteration(self._watched(lambda: made, handover), self._steps, handover)
 
     def _begin_at(self, sampler: Sampler, held_back: bool) -> tuple[Iterator[Any], Delivery]:
         """Begin where the sampler is."""
@@ -541,7 +549,9 @@ class DataLoader(data.DataLoader[Any]):
         return hinter
 
     def _watched(
-        self, begin: Callable[[], tuple[Iterator[Any], Delivery | PlainDelivery]]
+        self,
+        begin: Callable[[], tuple[Iterator[Any], Delivery | PlainDelivery]],
+        handover: Handover,
     ) -> Iterator[Any]:
         """Yields batches; reports delivered batches to the sampler, and times the consumer."""
         batches, delivery = begin()
@@ -564,7 +574,7 @@ class DataLoader(data.DataLoader[Any]):
                         return
                     self.stages.add("wait", asked, end)
                     cursor, batch = found
-                    delivery.note(cursor)
+                    handover.count(delivery, cursor)
                     if accelerated is not None:
                         accelerated.note(delivery.is_last, delivery.shares_differ)
                     self._delivered += 1

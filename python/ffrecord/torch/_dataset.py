@@ -325,7 +325,7 @@ class Dataset(data.Dataset[T], ReaderRegistry):
             if isinstance(key, list) and any(isinstance(each, IndexBatch) for each in key[:1]):
                 raise ValueError(BATCHES_AS_INDICES) from None
             return self._batch(key)  # type: ignore[arg-type]
-        return self._batch([index], single=True)[0]
+        return self._batch(SeededIndices.like([index], key), single=True)[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as process makes it
         """The samples of one batch; a subclass may define `__getitem__` of a list instead."""

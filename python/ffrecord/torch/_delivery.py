@@ -7,7 +7,7 @@ from ffrecord import _ffrecord
 from ffrecord._read.reader import Reader
 from ffrecord.errors import ClosedError
 from ffrecord.torch._plain_state import PlainPlace
-from ffrecord.torch._sampler import Cursor, Sampler
+from ffrecord.torch._sampler import Cursor, Places, Sampler
 
 
 class Delivery:
@@ -28,6 +28,7 @@ class Delivery:
         self._hinter = hinter
         self._held_back = held_back
         self._last: Cursor | None = None
+        self._before: tuple[Cursor | None, Places] | None = None
         self.is_last = False
         """Whether the batch that was noted last is the epoch's last."""
         self.shares_differ = False
@@ -49,6 +50,7 @@ class Delivery:
         """Note that a batch is delivered, and that `cursor` follows it."""
         if cursor is None:
             return
+        self._before = self._last, self._sampler.places  # Before anything changes.
         step = self._last or self._start
         self.shares_differ = self._sampler.shares_differ(step.position)
         delivered, self._last = (self._last if self._held_back else cursor), cursor
@@ -57,6 +59,16 @@ class Delivery:
         self.is_last = cursor.epoch != self._start.epoch
         if self._hinter is not None:
             self._hinter.keep(cursor)
+
+    def take_back(self) -> None:
+        """Undo `note`, perhaps one that was interrupted: the batch does not reach the consumer."""
+        if self._before is not None:
+            self._last, places = self._before
+            self._sampler.put_back(places, jumps=self._jumps)
+
+    def settle(self) -> None:
+        """The batch that was noted last is with the consumer."""
+        self._before = None
 
     def finish(self) -> None:
         """All batches are with the consumer."""
@@ -76,6 +88,7 @@ class PlainDelivery:
         self._first = place.batches
         self._held_back = held_back
         self._count = 0
+        self._before: tuple[int, int] | None = None
         self.is_last = False
         """Unknown."""
         self.shares_differ = False
@@ -86,15 +99,25 @@ class PlainDelivery:
 
     def note(self, _: Cursor | None) -> None:
         """Note that a batch is delivered."""
+        self._before = self._count, self._place.batches
         self._count += 1
         delivered = self._count - self._held_back
         if delivered:
-            self._place.batches = self._first + delivered
+            self._place.deliver(self._first + delivered)
             self._tell(self._place)
+
+    def take_back(self) -> None:
+        """As of a `Delivery`."""
+        if self._before is not None:
+            self._count, self._place.batches = self._before
+
+    def settle(self) -> None:
+        """As of a `Delivery`."""
+        self._before = None
 
     def finish(self) -> None:
         """All batches are with the consumer."""
-        self._place.ended = True
+        self._place.end()
         self._tell(self._place)
 
 
@@ -121,13 +144,46 @@ class EpochHinter:
                 self.send(cursor)
 
 
+class Handover:
+    """Where a batch is between the loader, which counts it as delivered, and its consumer."""
+
+    def __init__(self) -> None:
+        """None is on its way."""
+        self._counting: Delivery | PlainDelivery | None = None
+
+    def begin(self) -> None:
+        """The consumer asks for a batch, so it has the one before."""
+        self._counting = None
+
+    def count(self, delivery: "Delivery | PlainDelivery", cursor: Cursor | None) -> None:
+        """Count a batch as delivered, which leaves now."""
+        delivery.settle()
+        self._counting = delivery
+        delivery.note(cursor)
+
+    def fail(self) -> None:
+        """Take back what was counted since `begin`.
+
+        An interrupt, or what a handler of a signal raises, may come between the count and the
+        consumer, who then never sees the batch.
+        """
+        if self._counting is not None:
+            self._counting.take_back()
+
+
 class Iteration:
     """Yields batches; after an error it raises again, since an end would look like the epoch's."""
 
-    def __init__(self, batches: Iterator[Any], steps: Sized) -> None:
-        """Yield `batches`, of a generator; `steps` are those of an epoch."""
+    def __init__(
+        self, batches: Iterator[Any], steps: Sized, handover: Handover | None = None
+    ) -> None:
+        """Yield `batches`, of a generator, which tells `handover` what it has counted.
+
+        `steps` are those of an epoch.
+        """
         self._batches = batches
         self._steps = steps
+        self._handover = handover or Handover()
         self._error = ""
 
     def __iter__(self) -> "Iteration":
@@ -143,11 +199,13 @@ class Iteration:
                 f"this iteration ended with {self._error}; the rest of it was not delivered: "
                 "start a new one, or continue from state_dict()"
             )
+        self._handover.begin()
         try:
             return next(self._batches)
         except StopIteration:
             raise
         except BaseException as error:  # Do not keep it: its traceback would keep the batch alive.
+            self._handover.fail()
             # A worker's error has the worker's traceback in its message.
             reason = str(error).strip().rpartition("\n")[2]
             self._error = f"{type(error).__name__}: {reason}"

@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ffrecord._order.epoch_order import IndexBatch, SeededIndices
+from ffrecord._order.epoch_order import IndexBatch, SeededIndices, step_of
 from ffrecord.torch._batch_transfer import PlacedIndices
 from ffrecord.torch._plain_state import PlainPlace, may_repeat
 from ffrecord.torch._sampler import Cursor, Sampler
+
+# So many indices that follow those of a step go with it, of an order that chooses from the records:
+# they take the places of damaged ones.
+_AHEAD = 16
 
 
 class Steps:
@@ -97,16 +101,22 @@ class Steps:
     def _skipping(self, place: PlainPlace) -> Iterator[Any]:
         # Only when the first batch is requested: torch draws from its generator in that order.
         origin, first = SeededIndices.at(place.seed, place.epoch), place.batches
-        draws, repeats = 0, may_repeat(self._inner)
-        for number, indices in enumerate(place.walk(self._inner)):
-            if type(indices) is not list or not self._seeded:
+        draws, repeats, steps = 0, may_repeat(self._inner), place.walk(self._inner)
+        chosen = place.chosen()
+        for number, asked in enumerate(steps):
+            step = step_of(asked) if self._seeded else None
+            if step is None:
                 if number >= first:
-                    yield indices
+                    yield asked
                 continue
+            indices, is_one = step
             if number >= first:
                 made = SeededIndices.like(indices, origin)
                 made.places = np.arange(draws, draws + len(made)) if repeats else None
-                yield made
+                if chosen is not None:
+                    after = draws + len(made)
+                    made.ahead = [*chosen[after : after + _AHEAD], *chosen[: min(_AHEAD, draws)]]
+                yield made.one(0) if is_one else made
             draws += len(indices)
 
 

@@ -46,7 +46,9 @@ class Share(DistributedSampler[int], data.SequentialSampler):
 
         After `load_state_dict`, the first call keeps the restored position: a framework that begins
         at 0 in a resumed run does not rewind it. Later calls count on from there. A framework that
-        goes on counting, and had left the epoch of that position early, begins the next one.
+        goes on counting, and had left the epoch of that position early, begins the next one. One
+        that has iterated several times in an epoch of its own, as Lightning does over the shorter
+        of two loaders, goes on where that ended: no epoch comes again.
         """
         inner, epoch = self.inner, operator.index(epoch)
         if inner.was_restored:
@@ -55,6 +57,9 @@ class Share(DistributedSampler[int], data.SequentialSampler):
                 inner.set_epoch(inner.epoch + 1)
             self._offset = inner.epoch - epoch
         else:
+            if inner.is_beyond(epoch):
+                inner.go_on()
+                self._offset = inner.epoch - epoch
             inner.set_epoch(max(0, epoch + self._offset))
         inner.note_name(epoch)
 

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import itertools
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Sized
@@ -57,6 +58,29 @@ class PlainPlace:
         self.draw = draw
         self.ended = False
         self._before: tuple[torch.Generator, str] | None = None
+        self._trail: _Trail | None = None
+        self._chosen: list[int] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy draws from no generator."""
+        return {**vars(self), "_trail": None, "_chosen": None}
+
+    def chosen(self) -> list[int] | None:
+        """The samples of the order that `walk` has drawn, if it chooses from all; once."""
+        found, self._chosen = self._chosen, None
+        return found
+
+    def deliver(self, batches: int) -> None:
+        """Note that so many batches of the epoch are delivered."""
+        self.batches = batches
+        if self._trail is not None:
+            self._trail.follow(batches)
+
+    def end(self) -> None:
+        """Note that the epoch is over."""
+        self.ended = True
+        if self._trail is not None:
+            self._trail.end()
 
     def keep(self, generator: torch.Generator | None) -> None:
         """Let the next iterator of torch's draw no seed for its workers from the generator.
@@ -76,9 +100,13 @@ class PlainPlace:
         """Leave this epoch to others: draw what it has drawn, from a generator of its own."""
         sampler = _of_samples(inner)
         own = getattr(sampler, "generator", None)
-        if own is not None and self.drawn is not None:
-            _set_state(own, str(self.drawn))
-            deque(_drawn_of(sampler), maxlen=0)
+        if own is None or self.drawn is None:
+            return
+        _set_state(own, str(self.drawn))
+        if _draws_on(sampler):
+            _Trail(inner).follow(self.batches)
+        else:
+            deque(sampler, maxlen=0)
 
     def will_draw(self, inner: Any) -> int | str | None:  # noqa: ANN401 - torch's own
         """The seed of the order, or the one if the walk began now; changes nothing."""
@@ -113,12 +141,17 @@ class PlainPlace:
                 self.drawn = _state_of(own)
             else:
                 _set_state(own, str(self.drawn))
-            return _with_samples(inner, _drawn_of(sampler))
+            if not _draws_on(sampler):
+                # At once, for torch's sampler draws once more behind the last sample: the order of
+                # the next epoch must not depend on where this one is left.
+                return self._drawn(inner, sampler)
+            self._trail = _Trail(inner)
+            return _with_samples(inner, _drawing(sampler, _with_state(str(self.drawn))))
         if type(sampler) in _DRAWN:
             if self.drawn is None:
                 self.drawn = _state_of(torch.default_generator)
-                return iter(inner)
-            return _with_samples(inner, _drawing(sampler, _with_state(str(self.drawn))))
+                return self._drawn(inner, sampler)
+            return self._drawn(inner, _drawing(sampler, _with_state(str(self.drawn))))
         if self.drawn is None:  # As the sampler would: once from the default generator.
             self.drawn = int(torch.empty((), dtype=torch.int64).random_().item())
         generator = torch.Generator()
@@ -127,6 +160,11 @@ class PlainPlace:
             sampler.data_source, sampler.replacement, sampler._num_samples, generator
         )
         return _with_samples(inner, drawn)
+
+    def _drawn(self, inner: Any, sampler: Iterable[int]) -> Iterator[Any]:  # noqa: ANN401
+        samples = list(sampler)
+        self._chosen = samples if type(_of_samples(inner)) in _DRAWN else None
+        return _with_samples(inner, samples)
 
 
 class Unused:
@@ -172,14 +210,37 @@ class Unused:
         return [each.get_state() for each in self._generators]
 
 
-def _drawn_of(sampler: Any) -> Iterable[int]:  # noqa: ANN401 - torch's own
-    """The samples of an epoch, drawn at once where torch draws them so.
+class _Trail:
+    """Draws from a sampler's own generator what is delivered, as torch's loader without workers.
 
-    The order of the next epoch then does not depend on where this one is left: torch's sampler
-    draws once more behind the last sample. Its `RandomSampler` with replacement draws on the way.
+    The order itself is drawn from a copy, as far ahead as batches are loaded. So the order of the
+    next epoch does not depend on how far that was.
     """
-    draws_on = type(sampler) is data.RandomSampler and sampler.replacement
-    return sampler if draws_on else list(sampler)
+
+    def __init__(self, inner: Any) -> None:  # noqa: ANN401 - torch's own
+        """Nothing is drawn yet of an epoch of `inner`, whose generator is where that begins."""
+        self._samples = iter(_of_samples(inner))
+        self._size = inner.batch_size if type(inner) is data.BatchSampler else 1
+        self._steps = len(inner)
+        self._batches = 0
+
+    def follow(self, batches: int) -> None:
+        """Draw so many batches of the epoch; with the last one, what is left of it."""
+        if batches >= self._steps:
+            self.end()
+            return
+        count = (batches - self._batches) * self._size
+        deque(itertools.islice(self._samples, max(0, count)), maxlen=0)
+        self._batches = batches
+
+    def end(self) -> None:
+        """Draw what is left."""
+        deque(self._samples, maxlen=0)
+
+
+def _draws_on(sampler: Any) -> bool:  # noqa: ANN401 - torch's own
+    """Whether it draws on the way, since an epoch may have very many samples."""
+    return type(sampler) is data.RandomSampler and bool(sampler.replacement)
 
 
 def state_of(
@@ -291,10 +352,20 @@ def _check_own(state: dict[str, Any]) -> None:
 
 
 def may_repeat(inner: Any) -> bool:  # noqa: ANN401 - torch's own
-    """Whether an epoch may have an index several times, as torch's samplers say."""
+    """Whether an epoch may have an index several times; of samplers that are not known, any may."""
     sampler = _of_samples(inner)
-    drawn = _wrapped_by(sampler)
-    return bool(getattr(sampler if drawn is None else drawn, "replacement", False))
+    if type(sampler) is data.RandomSampler:
+        return sampler.replacement or sampler.num_samples > len(sampler.data_source)
+    if type(sampler) is data.WeightedRandomSampler:
+        return sampler.replacement
+    return type(sampler) not in (data.SequentialSampler, DistributedSampler)
+
+
+def name_epoch(inner: Any, epoch: int) -> None:  # noqa: ANN401 - torch's own
+    """Tell each sampler that has epochs: that of batches, and that of samples in it."""
+    for sampler in (inner, getattr(inner, "sampler", None)):
+        if (tell := getattr(sampler, "set_epoch", None)) is not None:
+            tell(epoch)
 
 
 def _of_samples(inner: Any) -> Any:  # noqa: ANN401 - torch's own

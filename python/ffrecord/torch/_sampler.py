@@ -41,6 +41,10 @@ class Cursor(NamedTuple):
     ahead: frozenset[int] = frozenset()
 
 
+# Where the next iteration begins, the state, and what has left the loader.
+Places = tuple[Cursor, Cursor, Cursor]
+
+
 class Sampler(data.Sampler[Any]):
     """Yields this rank's share of each global batch, in one global order.
 
@@ -181,10 +185,15 @@ class Sampler(data.Sampler[Any]):
         if epoch != self._next.epoch:
             _ = self._order(epoch).range(0, 1)  # Raises for one that there is not.
             self._move(Cursor(epoch, 0))
+            self._named = None
 
     def note_name(self, epoch: int) -> None:
-        """Note that a framework calls the epoch of the next iteration `epoch`."""
-        self._named = epoch, self.epoch
+        """Note that a framework calls the epoch of the next iteration `epoch`.
+
+        If that goes on, perhaps in a resumed run, it still began where it was named first.
+        """
+        if self._named is None or self._named[0] != epoch:
+            self._named = epoch, self.epoch
 
     def is_left(self, epoch: int) -> bool:
         """Whether a framework that begins `epoch` has left the epoch of a restored position.
@@ -192,6 +201,19 @@ class Sampler(data.Sampler[Any]):
         It called that one by the number before, and ended it early.
         """
         return self._named == (epoch - 1, self.epoch)
+
+    def is_beyond(self, epoch: int) -> bool:
+        """Whether all of an epoch of ours was delivered in the one before a framework's `epoch`."""
+        return (
+            self._named is not None
+            and self._named[0] == epoch - 1
+            and self._named[1] < self._cursor.epoch
+        )
+
+    def go_on(self) -> None:
+        """Let the next iteration begin where the state is, in the middle of an epoch, too."""
+        if self._next != self._cursor:
+            self._move(self._cursor)
 
     def set_weights(self, weights: Iterable[int]) -> None:
         """Use other proportions from the next batch on, also of an iteration in progress.
@@ -224,17 +246,17 @@ class Sampler(data.Sampler[Any]):
         The state of a mixture also has its weights, that of a stream drawn by weights a digest of
         them. After batches out of order (`in_order=False`),
         it also has `ahead`, the positions of delivered steps after that position. With a framework
-        that counts epochs, it has `named`, the number of the framework for this one.
+        that counts epochs, it has `named`, the number of the framework for this one; and if that
+        one began in an earlier epoch of ours, `named_at`, in which.
         """
         mixture = {} if self.mixture is None else {"mixture": self.mixture.state()}
         steps = {"step": self.global_batch, "positions": sorted(self._cursor.ahead)}
         drawn = {} if self.weights is None else {"weights": self.weights.token}
-        named, epoch = self._named or (None, None)
         return {
             **mixture,
             **drawn,
             **({"ahead": steps} if self._cursor.ahead else {}),
-            **({"named": named} if epoch == self._cursor.epoch else {}),
+            **self._names(),
             "order": self._kind_of_order(),
             "seed": self.seed,
             "epoch": self._cursor.epoch,
@@ -265,7 +287,8 @@ class Sampler(data.Sampler[Any]):
         cursor = Cursor(state["epoch"], state["position"], delivered_ahead(self, state))
         resumed._check_last_step(cursor.position)
         resumed._move(cursor if self._steps(cursor.position) else Cursor(cursor.epoch + 1, 0))
-        resumed._named = (state["named"], state["epoch"]) if "named" in state else None
+        named_at = state.get("named_at", state["epoch"])
+        resumed._named = (state["named"], named_at) if "named" in state else None
         resumed.was_restored = True
         vars(self).update(vars(resumed))  # Together: a rejected state changes nothing.
 
@@ -294,6 +317,16 @@ class Sampler(data.Sampler[Any]):
         self._cursor, self._handed = cursor, handed or cursor
         # After an interrupted iteration, the epoch starts again.
         self._next = Cursor(cursor.epoch, 0)
+
+    @property
+    def places(self) -> Places:
+        """For `put_back`."""
+        return self._next, self._cursor, self._handed
+
+    def put_back(self, places: Places, *, jumps: int) -> None:
+        """Take back a `deliver`; `jumps` as there."""
+        if jumps == self._jumps:
+            self._next, self._cursor, self._handed = places
 
     def skipped(self, cursor: Cursor, steps: int) -> Cursor:
         """The position so many steps after `cursor`."""
@@ -395,6 +428,13 @@ class Sampler(data.Sampler[Any]):
     def _order(self, epoch: int) -> EpochOrder:
         how = (self.block, self.window, self.mixture, self.shuffle, self.weights)
         return EpochOrder(self.seed, epoch, self.count, *how)
+
+    def _names(self) -> dict[str, int]:
+        """The number that a framework has for the epoch of the state."""
+        if self._named is None:
+            return {}
+        named, at = self._named
+        return {"named": named, **({} if at == self._cursor.epoch else {"named_at": at})}
 
     def _kind_of_order(self) -> int:
         if self.weights is not None:

@@ -8,7 +8,7 @@ from ffrecord._order.epoch_order import plain_numbers
 ORDER, FILE_ORDER, DRAWN = 1, 0, 2
 _NUMBERS = ("order", "epoch", "position", "block", "window", "count")
 # Not in every state.
-_OPTIONAL = ("ahead", "named", "weights")
+_OPTIONAL = ("ahead", "named", "named_at", "weights")
 
 
 def checked(sampler: Any, state: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - a `Sampler`
@@ -21,7 +21,7 @@ def checked(sampler: Any, state: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN
     ours = sampler.state_dict()
     if missing := [name for name in ours if name not in state and name not in _OPTIONAL]:
         raise ValueError(f"not a sampler's state: {', '.join(missing)} is missing")
-    named = ("named",) if "named" in state else ()
+    named = [name for name in ("named", "named_at") if name in state]
     state = {**state, **plain_numbers(state, *_NUMBERS, *named)}
     if ("mixture" in state) != (sampler.mixture is not None):
         raise ValueError(

@@ -146,14 +146,14 @@ class BatchByOne(threading.local):
 
     def _begin(self, indices: Any, index: int, read: Callable[[], Any]) -> bool:  # noqa: ANN401
         """Read the batch if that is its first index."""
-        self._indices, self._samples, self._next = None, None, 0
+        self._indices, self._samples = None, None
         if not len(indices) or indices[0] != index:
             return False
-        self._asked = list(indices)
-        found = read()
-        if not isinstance(found, Samples) or len(found) != len(self._asked):
+        asked, found = list(indices), read()  # A transform may ask for another batch meanwhile.
+        if not isinstance(found, Samples) or len(found) != len(asked):
+            self._indices, self._samples = None, None
             return False
-        self._indices, self._samples = indices, found
+        self._indices, self._asked, self._samples, self._next = indices, asked, found, 0
         return True
 
     def whole(self, samples: Sequence[Any]) -> Samples | None:

@@ -17,7 +17,7 @@ from torch.utils import data
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from ffrecord._base.stage_times import summed
-from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices
+from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndex, SeededIndices
 from ffrecord._read.choice import Choice, digest, positive
 from ffrecord._read.joined import concat
 from ffrecord._read.records import Records, as_indices, number_of_records, refuse_too_many
@@ -478,12 +478,16 @@ def asked_through_torch(dataset: Dataset[Any], frame: FrameType) -> Asked | None
 
 def _one_of(index: int, origin: Any, place: int | None) -> SeededIndices:  # noqa: ANN401 - as above
     """One index with the chance that it has in the batch of `origin`."""
-    made = SeededIndices.like([index], ())
+    if origin is None:  # Code of the program asks, perhaps with what it was asked for.
+        origin = index if place is None else place
+    made = SeededIndices.like([index], origin if isinstance(origin, SeededIndex) else ())
     if isinstance(origin, IndexBatch | SeededIndices):
         made.seed, made.epoch = origin.seed, origin.epoch
         if (places := origin.places) is not None:
             asked = index if place is None else place
             made.places = places[[_row_of(origin, asked)]]
+        if place is None and isinstance(origin, SeededIndices):
+            made.ahead = origin.ahead
     if made.places is None and place is not None:
         made.places = np.array([place])
     return made
