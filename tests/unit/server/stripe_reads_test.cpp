@@ -119,9 +119,9 @@ TEST_F(StripeReadsTest, SoManyAreBroughtAtATimeAndNoMore) {
   for (const ManifestFile& file : manifest.files)
     (void)reads.Use(reads.Find(file.extents.front().id), true);
   may_end.set_value();
-  EXPECT_TRUE(Eventually([&] { return reads.counts().failed_count == kAtATime; }));
+  EXPECT_TRUE(Eventually([&] { return reads.failed().value() == kAtATime; }));
   (void)reads.Use(reads.Find(manifest.files.back().extents.front().id), true);
-  EXPECT_TRUE(Eventually([&] { return reads.counts().failed_count == kAtATime + 1; }));
+  EXPECT_TRUE(Eventually([&] { return reads.failed().value() == kAtATime + 1; }));
 }
 
 TEST_F(StripeReadsTest, AFailureIsToldAndTriedAgainLater) {
