@@ -15,12 +15,7 @@ pytestmark = pytest.mark.wrong_data
 SECONDS = float(os.environ.get("FFRECORD_MODEL_SECONDS", "60"))
 
 
-# It finds that an index with the bytes of another shard's gives this shard twice (seed 2000,
-# within half a minute): run it by tests/models/campaign until opening refuses that.
-UNMENDED = {"in_place"}
-
-
-@pytest.mark.parametrize("name", [each for each in driver.names() if each not in UNMENDED])
+@pytest.mark.parametrize("name", driver.names())
 def test_the_product_agrees_with_its_model(name: str, seed: int) -> None:
     finding = driver.explore(name, SECONDS, seed)
 

@@ -8,6 +8,7 @@ after it was indexed, damage of an index at every place, and what cannot be inde
 import io
 import os
 import pickle
+import shutil
 import struct
 import tarfile
 from collections.abc import Callable, Mapping
@@ -412,6 +413,20 @@ def test_an_index_may_lie_elsewhere(sources: dict[str, Indexed], kind: str, tmp_
     found = ffrecord.open(tmp_path / "indexes")
     assert plain(list(found)) == plain(list(ffrecord.open(packed_file)))
     assert found.files[0].name == str(files[0])
+
+
+def test_a_copy_of_another_shards_index_is_refused(tmp_path: Path) -> None:
+    """It would give that shard twice, and its own not at all."""
+    (tmp_path / "data").mkdir()
+    for name in "ab":
+        (tmp_path / "data" / f"{name}.jsonl").write_text(f'{{"x": "{name}"}}\n')
+    ffrecord.index(tmp_path / "data", index_dir=tmp_path / "index")
+    shutil.copy2(tmp_path / "index" / "a.jsonl.ffindex", tmp_path / "index" / "b.jsonl.ffindex")
+
+    with pytest.raises(
+        ffrecord.ConflictError, match=r"b\.jsonl\.ffindex: the index of .*data/a\.jsonl"
+    ):
+        ffrecord.open(tmp_path / "index")
 
 
 def test_one_folder_of_indexes_does_not_mix_two_files_of_one_name(tmp_path: Path) -> None:

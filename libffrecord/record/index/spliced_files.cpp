@@ -330,6 +330,12 @@ Result<IndexedSource> FindOne(const std::filesystem::path& path) {
   found.index = IsIndexName(path) ? path : IndexBeside(path);
   found.front = FFR_TRY(ReadInPlaceFront(found.index));
   found.path = IsIndexName(path) ? SourceOf(path, found.front) : path;
+  // A copy of another shard's index would otherwise give that shard twice.
+  if (IndexBeside(found.path.filename()) != found.index.filename())
+    return Error{ErrorCode::kConflict,
+                 found.index.string() + ": the index of " + found.path.string() +
+                     ", but by its name that of another file; remove it, and make it again "
+                     "('ffrecord index')"};
   const FileState state = FFR_TRY(StateOf(found.path));
   if (!IsAsIndexed(found, state))
     return Error{ErrorCode::kConflict, found.path.string() + ": " + HasChangedText(found)};
