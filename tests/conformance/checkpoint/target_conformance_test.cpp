@@ -63,7 +63,7 @@ class CheckpointTargetConformance : public testing::TestWithParam<TargetUnderTes
  protected:
   // As another process opens it.
   std::unique_ptr<CheckpointTarget> Open() const {
-    auto opened = OpenTarget(place_.address, {.direct = false});
+    auto opened = OpenTarget(place_.address, {.direct = false, .session = {}});
     EXPECT_TRUE(opened) << opened.error().message;
     return std::move(opened).value();
   }
