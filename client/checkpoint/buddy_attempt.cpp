@@ -54,8 +54,8 @@ class VisibleAttempt final : public CheckpointAttempt {
                                                const std::function<void()>& /*released*/) override {
     return Error{ErrorCode::kInvalidArgument, "checkpoint: what is saved anew is not visible yet"};
   }
-  Result<bool> Keep(std::uint64_t /*step*/, std::string_view /*old_name*/,
-                    const StoredSegment& /*segment*/, std::string_view /*name*/) override {
+  Result<bool> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
+                    std::string_view /*name*/) override {
     return false;
   }
 
@@ -97,8 +97,8 @@ class BuddyAttempt final : public CheckpointAttempt {
     return joined;
   }
 
-  Result<bool> Keep(std::uint64_t /*step*/, std::string_view /*old_name*/,
-                    const StoredSegment& /*segment*/, std::string_view /*name*/) override {
+  Result<bool> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
+                    std::string_view /*name*/) override {
     return false;
   }
 

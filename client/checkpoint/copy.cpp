@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -10,8 +11,10 @@
 #include "client/checkpoint/packed_files.h"
 #include "client/checkpoint/run_line.h"
 #include "client/checkpoint/segment_reader.h"
+#include "client/checkpoint/step_digests.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
+#include "client/checkpoint/verified.h"
 #include "client/checkpoint/write_part.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/hex.h"
@@ -45,9 +48,11 @@ struct Source {
 // step's other copy, if there is one.
 class SegmentBytes {
  public:
+  // `passed` gets each block, perhaps several times.
+  using Passed = std::function<void(std::uint64_t offset, std::span<const std::byte> block)>;
   static Result<SegmentBytes> Open(const CommittedStep& step, const std::string& name,
-                                   const StoredSegment& stored) {
-    SegmentBytes bytes(step, {name, stored});
+                                   const StoredSegment& stored, Passed passed) {
+    SegmentBytes bytes(step, {name, stored}, std::move(passed));
     bytes.buffer_ = FFR_TRY(BufferPool::Process().Take(kReadSize));
     bytes.end_ =
         FFR_TRY(bytes.FromACopy([](const SegmentReader& reader) { return reader.EndOf(0); }));
@@ -66,8 +71,8 @@ class SegmentBytes {
   }
 
  private:
-  SegmentBytes(const CommittedStep& step, SegmentReader::Segment segment)
-      : step_(step), segment_(std::move(segment)) {}
+  SegmentBytes(const CommittedStep& step, SegmentReader::Segment segment, Passed passed)
+      : step_(step), segment_(std::move(segment)), passed_(std::move(passed)) {}
 
   Result<void> Fill(std::uint64_t offset) {
     begin_ = offset / kReadSize * kReadSize;
@@ -76,6 +81,8 @@ class SegmentBytes {
       return reader.Read({SegmentCopy{0, begin_, size_, buffer_->data(), {}}});
     });
     if (!read) size_ = 0;
+    for (std::uint64_t at = 0; at < size_; at += kSegmentBlockSize)
+      passed_(begin_ + at, buffer_->subspan(at, std::min(kSegmentBlockSize, size_ - at)));
     return read;
   }
 
@@ -99,6 +106,7 @@ class SegmentBytes {
 
   const CommittedStep& step_;
   SegmentReader::Segment segment_;
+  Passed passed_;
   std::unique_ptr<CommittedStep> fallback_;  // Opened when it is needed, as these two are.
   std::unique_ptr<SegmentReader> here_;
   std::unique_ptr<SegmentReader> there_;
@@ -112,14 +120,19 @@ class Copy {
  public:
   Copy(const Source& from, CheckpointTarget& target, CheckpointAttempt& to, const SaveLine& line,
        bool compresses)
-      : from_(from), target_(target), to_(to), line_(line), compresses_(compresses) {}
+      : from_(from),
+        target_(target),
+        to_(to),
+        line_(line),
+        compresses_(compresses),
+        segments_(FilesOf(from.manifests.parts)),
+        digests_(SegmentsOf(from.manifests.parts)) {}
 
   Result<void> Run() {
-    for (const PartManifest& part : from_.manifests.parts) {
-      for (std::uint32_t i = 0; i < part.segments.size(); ++i)
-        FFR_TRY(CopySegment(SegmentName(part.rank, i), part.segments[i]));
+    for (std::uint32_t i = 0; i < segments_.size(); ++i) FFR_TRY(CopySegment(i));
+    FFR_TRY(CheckDigests());
+    for (const PartManifest& part : from_.manifests.parts)
       FFR_TRY(CopyManifest(PartManifestName(part.rank)));
-    }
     FFR_TRY(CopyManifest(std::string(kRootManifestName)));
     // The copies of a run that has gone back go back as well, with the first step behind that.
     if (line_.is_new) FFR_TRY(TakeLine(target_, line_));
@@ -127,8 +140,12 @@ class Copy {
   }
 
  private:
-  Result<void> CopySegment(const std::string& name, const StoredSegment& stored) {
-    SegmentBytes bytes = FFR_TRY(SegmentBytes::Open(*from_.files, name, stored));
+  Result<void> CopySegment(std::uint32_t index) {
+    const auto& [name, segment] = segments_[index];
+    const StoredSegment& stored = segment.stored();
+    SegmentBytes bytes = FFR_TRY(SegmentBytes::Open(
+        *from_.files, name, stored,
+        [&](std::uint64_t offset, auto block) { digests_.AddBlock(index, offset, block); }));
     const std::uint64_t size_bytes = LayoutOfSegment(stored.payload_size_bytes).file_size_bytes;
     const FileSource source = [&](std::uint64_t offset, std::uint64_t size) {
       return bytes.At(offset, size);
@@ -142,6 +159,15 @@ class Copy {
         to_.Put(name + std::string(kPackedSuffix), spool.size_bytes(),
                 [&](std::uint64_t offset, std::uint64_t size) { return spool.At(offset, size); })));
     return {};
+  }
+
+  // Blocks may be as they were written, and not be what was saved.
+  Result<void> CheckDigests() const {
+    const auto differences = digests_.Differences();
+    if (differences.empty()) return {};
+    return Error{ErrorCode::kCorruption,
+                 from_.files->Describe(PartManifestName(differences.front().rank)) + ": " +
+                     differences.front().message};
   }
 
   // The bytes that are read now have to be those that were verified.
@@ -163,6 +189,8 @@ class Copy {
   CheckpointAttempt& to_;
   const SaveLine& line_;
   const bool compresses_;
+  const std::vector<SegmentInFile> segments_;
+  StepDigests digests_;
   std::vector<WrittenFile> files_;
 };
 

@@ -81,8 +81,8 @@ class DaemonAttempt final : public CheckpointAttempt {
   }
 
   // Every name at a daemon has extents of its own.
-  Result<bool> Keep(std::uint64_t /*step*/, std::string_view /*old_name*/,
-                    const StoredSegment& /*segment*/, std::string_view /*name*/) override {
+  Result<bool> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
+                    std::string_view /*name*/) override {
     return false;
   }
 

@@ -175,8 +175,8 @@ Result<PartPlan> PlanDelta(CheckpointAttempt& attempt, const std::optional<PartM
     std::vector<bool> is_kept;
     std::uint32_t count = 0;
     for (std::size_t i = 0; i < kept.segments.size(); ++i) {
-      is_kept.push_back(FFR_TRY(attempt.Keep(base->step, SegmentName(rank, kept.segments_before[i]),
-                                             kept.segments[i], SegmentName(rank, count))));
+      is_kept.push_back(
+          FFR_TRY(attempt.Keep(*base, kept.segments_before[i], SegmentName(rank, count))));
       count += is_kept.back() ? 1 : 0;
     }
     if (count > 0 && !FFR_TRY(attempt.IsKeptFrom(base->step, base->attempt)))

@@ -104,18 +104,17 @@ class FolderAttempt final : public CheckpointAttempt {
   // A hard link. Where there is none to be had (another file system, too many links, no such
   // thing here, the step just removed, its bytes damaged or not readable) the bytes are written
   // again.
-  Result<bool> Keep(std::uint64_t step, std::string_view old_name, const StoredSegment& segment,
-                    std::string_view name) override {
-    const fs::path from = run_ / StepName(step) / old_name;
+  Result<bool> Keep(const PartManifest& base, std::uint32_t index, std::string_view name) override {
+    const fs::path from = run_ / StepName(base.step) / SegmentName(base.rank, index);
     const fs::path to = folder_ / name;
     struct stat status {};
     if (::lstat(from.c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
         static_cast<std::uint64_t>(status.st_size) !=
-            LayoutOfSegment(segment.payload_size_bytes).file_size_bytes)
+            LayoutOfSegment(base.segments[index].payload_size_bytes).file_size_bytes)
       return false;
     FFR_TRY(MakeFolder(to.parent_path()));
     if (::link(from.c_str(), to.c_str()) != 0) return false;
-    const auto is_whole = IsWholeHere(name, segment);
+    const auto is_whole = IsWholeHere({std::string(name), {&base, index}});
     if (is_whole && is_whole.value()) {
       kept_.push_back(to);
       return true;
@@ -179,7 +178,7 @@ class FolderAttempt final : public CheckpointAttempt {
     return true;
   }
 
-  Result<bool> IsWholeHere(std::string_view name, const StoredSegment& segment) const;
+  Result<bool> IsWholeHere(const SegmentInFile& segment) const;
 
   // Gives the attempt's folder the name of the step, which no folder has. If another save is the
   // step, and is set aside at the moment, it is the step still, and gets the name back. Returns an
@@ -513,8 +512,8 @@ class FolderTarget final : public CheckpointTarget {
   std::chrono::milliseconds timeout_;
 };
 
-Result<bool> FolderAttempt::IsWholeHere(std::string_view name, const StoredSegment& segment) const {
-  return AreWhole(FolderStep(folder_), {{std::string(name), segment}});
+Result<bool> FolderAttempt::IsWholeHere(const SegmentInFile& segment) const {
+  return AreWhole(FolderStep(folder_), {&segment, 1});
 }
 
 bool FolderAttempt::IsVisible(std::uint64_t step, const AttemptId& attempt) const {
@@ -526,15 +525,14 @@ bool FolderAttempt::IsWholeStep(std::uint64_t step) const {
   const FolderStep files(run_ / StepName(step));
   const auto root = ReadRootManifest(files, step);
   if (!root) return false;
-  std::vector<SegmentReader::Segment> segments;
+  std::vector<PartManifest> parts;
   for (std::uint32_t rank = 0; rank < root.value().parts.size(); ++rank) {
-    const auto part = ReadPartManifest(files, root.value(), rank);
+    auto part = ReadPartManifest(files, root.value(), rank);
     if (!part && part.error().code == ErrorCode::kNotFound) continue;
     if (!part) return false;
-    for (std::uint32_t i = 0; i < part.value().segments.size(); ++i)
-      segments.push_back({SegmentName(rank, i), part.value().segments[i]});
+    parts.push_back(std::move(part).value());
   }
-  const auto whole = AreWhole(files, std::move(segments));
+  const auto whole = AreWhole(files, FilesOf(parts));
   return whole && whole.value();
 }
 

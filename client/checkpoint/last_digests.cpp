@@ -1,5 +1,6 @@
 #include "client/checkpoint/last_digests.h"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <span>
@@ -16,13 +17,16 @@ namespace {
 struct LastSave {
   std::uint64_t step;
   RankDigests digests;
+  // The first to be forgotten: a save of nothing that trains, and of these the oldest.
+  std::pair<bool, std::uint64_t> worth;
 };
 
 struct LastSaves {
   static constexpr std::size_t kTargetsMax = 64;  // Each has some bytes for each tensor.
 
-  std::mutex mutex;  // Guards `by_target`.
+  std::mutex mutex;  // Guards what follows.
   std::map<std::string, LastSave> by_target;
+  std::uint64_t count = 0;
 
   static LastSaves& Process() {
     static LastSaves saves;
@@ -66,11 +70,16 @@ Result<void> CheckChanged(std::string_view address, std::uint64_t step, const Ra
   return options.unchanged(last_step, unchanged);
 }
 
-void NoteDigests(std::string_view address, std::uint64_t step, RankDigests digests) {
+void NoteDigests(std::string_view address, std::uint64_t step, RankDigests digests,
+                 const SaveOptions& options) {
   LastSaves& saves = LastSaves::Process();
+  const std::string key = KeyOfTarget(address);
   const std::lock_guard lock(saves.mutex);
-  if (saves.by_target.size() >= LastSaves::kTargetsMax) saves.by_target.clear();
-  saves.by_target.insert_or_assign(KeyOfTarget(address), LastSave{step, std::move(digests)});
+  if (saves.by_target.size() >= LastSaves::kTargetsMax && !saves.by_target.contains(key))
+    saves.by_target.erase(std::ranges::min_element(
+        saves.by_target, {}, [](const auto& each) { return each.second.worth; }));
+  saves.by_target.insert_or_assign(
+      key, LastSave{step, std::move(digests), {!options.training.empty(), ++saves.count}});
 }
 
 }  // namespace ffrecord::client

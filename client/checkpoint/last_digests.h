@@ -23,6 +23,7 @@ Result<void> CheckChanged(std::string_view address, std::uint64_t step, const Ra
                           const SaveOptions& options);
 
 // This process has saved `step` at `address`. Thread-safe, as CheckChanged().
-void NoteDigests(std::string_view address, std::uint64_t step, RankDigests digests);
+void NoteDigests(std::string_view address, std::uint64_t step, RankDigests digests,
+                 const SaveOptions& options);
 
 }  // namespace ffrecord::client

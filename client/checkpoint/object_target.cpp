@@ -210,8 +210,8 @@ class ObjectAttempt final : public CheckpointAttempt {
     return written;
   }
 
-  Result<bool> Keep(std::uint64_t /*step*/, std::string_view /*old_name*/,
-                    const StoredSegment& /*segment*/, std::string_view /*name*/) override {
+  Result<bool> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
+                    std::string_view /*name*/) override {
     return false;
   }
 

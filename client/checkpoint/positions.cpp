@@ -26,6 +26,13 @@ void DropOne(std::vector<Position>& past) {
   past.erase(drop);
 }
 
+// The least is forgotten first: targets where nothing would be given up, and those of long ago.
+std::pair<bool, std::uint64_t> Worth(const std::vector<Position>& past) {
+  const bool gives_up =
+      std::ranges::any_of(past, [](const Position& each) { return !each.is_newest; });
+  return {gives_up, past.empty() ? 0 : past.back().turn};
+}
+
 }  // namespace
 
 void KeepFromLastCertain(std::vector<Position>& positions) {
@@ -38,7 +45,9 @@ Positions& Positions::Process() {
 }
 
 std::vector<Position>& Positions::PastAt(ByTarget& all, std::string key) {
-  if (all.size() >= kTargetsMax && !all.contains(key)) all.clear();
+  if (all.size() >= kTargetsMax && !all.contains(key))
+    all.erase(
+        std::ranges::min_element(all, {}, [](const auto& each) { return Worth(each.second); }));
   return all[std::move(key)];
 }
 

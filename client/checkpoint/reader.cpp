@@ -20,6 +20,9 @@
 namespace ffrecord::client {
 namespace {
 
+// How often the newest step is looked for again because steps came and went meanwhile.
+constexpr int kLooksMax = 10;
+
 // Those below `below` that are not among `steps`, newest first, and none above the newest of those:
 // it may be of a run that was rolled back. Steps that cannot be reached now are left out.
 void AddFarther(const CheckpointTarget& target, std::uint64_t below,
@@ -59,7 +62,7 @@ struct CheckpointReader::Impl {
     auto impl = Of(files, step);
     // A committed step that lacks a file is damaged. It is not absent, unless it was removed just
     // now.
-    if (!impl && impl.error().code == ErrorCode::kNotFound && ReadRootManifest(*files, step))
+    if (!impl && impl.error().code == ErrorCode::kNotFound && IsStillThere(target, step))
       impl = Error{ErrorCode::kCorruption, std::move(impl).error().message};
     if (impl) return impl;
     // Whatever is wrong here, also with the disk.
@@ -70,6 +73,15 @@ struct CheckpointReader::Impl {
     other.value()->passed_over = std::move(impl).error().message;
     return other;
   }
+
+  static bool IsStillThere(const CheckpointTarget& target, std::uint64_t step) {
+    const auto again = target.Open(step);
+    return again && ReadRootManifest(*again.value(), step);
+  }
+
+  // The newest step below `below` that can be opened.
+  static Result<std::unique_ptr<Impl>> Newest(const CheckpointTarget& target, std::uint64_t below,
+                                              bool may_look_again);
 
   // The error at the first of `steps`, which is there and may be whole. Says what step below it can
   // be opened: whether that one is meant, only the caller knows.
@@ -106,9 +118,8 @@ struct CheckpointReader::Impl {
 
   std::vector<SegmentReader::Segment> Segments() const {
     std::vector<SegmentReader::Segment> all;
-    for (const PartManifest& part : manifests.parts)
-      for (std::uint32_t i = 0; i < part.segments.size(); ++i)
-        all.push_back({SegmentName(part.rank, i), part.segments[i]});
+    for (auto& [name, segment] : FilesOf(manifests.parts))
+      all.push_back({std::move(name), segment.stored()});
     return all;
   }
 
@@ -137,7 +148,7 @@ struct CheckpointReader::Impl {
   // The blocks; if all are whole, also that they are what was saved.
   Result<std::vector<std::string>> VerifyBytes(const SegmentReader& reader,
                                                const CommittedStep& copy) const {
-    StepDigests digests(manifests.parts);
+    StepDigests digests(client::SegmentsOf(manifests.parts));
     auto damage = FFR_TRY(
         reader.Verify(kDamageMax, [&](std::uint32_t segment, std::uint64_t offset, auto block) {
           digests.AddBlock(segment, offset, block);
@@ -152,7 +163,7 @@ struct CheckpointReader::Impl {
   // Null counts as damaged.
   Result<bool> IsWholeAt(const CommittedStep* copy) const {
     if (copy == nullptr) return false;
-    return AreWhole(*copy, Segments());
+    return AreWhole(*copy, FilesOf(manifests.parts));
   }
 
   Result<void> AddCopies(const Request& request, std::vector<SegmentCopy>& copies) const {
@@ -206,43 +217,55 @@ Result<CheckpointReader> OpenStep(const CheckpointTarget& target, std::uint64_t 
 Result<CheckpointReader> CheckpointReader::OpenBelow(std::string_view target, std::uint64_t below,
                                                      const SessionOptions& options) {
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
-  auto steps = FFR_TRY(opened->Steps());
-  const RunLine line = FFR_TRY(LineOf(*opened));
+  for (int left = kLooksMax;; --left) {
+    auto impl = FFR_TRY(Impl::Newest(*opened, below, left > 0));
+    if (impl == nullptr) continue;
+    impl->address = target;
+    impl->options = options;
+    return CheckpointReader(std::move(impl));
+  }
+}
+
+// Null if steps have come or gone since they were listed, and `may_look_again`: one that cannot be
+// opened may have been removed, and a newer one be there.
+Result<std::unique_ptr<CheckpointReader::Impl>> CheckpointReader::Impl::Newest(
+    const CheckpointTarget& target, std::uint64_t below, bool may_look_again) {
+  const auto listed = FFR_TRY(target.Steps());
+  auto steps = listed;
+  RunLine line = FFR_TRY(LineOf(target));
   std::size_t given_up = 0;
   std::erase_if(steps, [&](std::uint64_t step) { return step >= below; });
   std::reverse(steps.begin(), steps.end());
   std::vector<std::string> skipped;
-  bool has_looked_farther = false;
+  const std::size_t near_count = steps.size();
   for (std::size_t i = 0;; ++i) {
-    if (i == steps.size() && !std::exchange(has_looked_farther, true))
-      AddFarther(*opened, below, steps);
+    if (i == near_count && i == steps.size()) AddFarther(target, below, steps);
     if (i == steps.size()) break;
     const std::uint64_t candidate = steps[i];
-    const auto is_on_line = IsOnLine(*opened, line, candidate);
+    const auto is_on_line = IsOnLine(target, line, candidate);
     given_up += is_on_line && !is_on_line.value() ? 1 : 0;
     if (is_on_line && !is_on_line.value()) continue;
-    auto impl = is_on_line ? Impl::Open(*opened, candidate) : is_on_line.error();
+    auto impl = is_on_line ? Open(target, candidate) : is_on_line.error();
     if (impl) {
-      impl.value()->address = target;
-      impl.value()->options = options;
-      if (below == kLatest && skipped.empty()) impl.value()->line = line;
+      if (below == kLatest && skipped.empty()) impl.value()->line = std::move(line);
       impl.value()->skipped = std::move(skipped);
-      return CheckpointReader(std::move(impl).value());
+      return impl;
     }
     if (!IsDamage(impl.error()))
-      return Impl::Unreadable(*opened, std::span(steps).subspan(i), std::move(impl).error());
+      return Unreadable(target, std::span(steps).subspan(i), std::move(impl).error());
+    if (may_look_again && i < near_count && FFR_TRY(target.Steps()) != listed)
+      return std::unique_ptr<Impl>();
     skipped.push_back(impl.error().message);
   }
   if (steps.empty())
-    return Error{ErrorCode::kNotFound,
-                 "checkpoint: " + opened->name() + " holds no committed step"};
+    return Error{ErrorCode::kNotFound, "checkpoint: " + target.name() + " holds no committed step"};
   if (skipped.empty())
     return Error{ErrorCode::kCorruption,
-                 "checkpoint: " + opened->name() + " holds " + std::to_string(given_up) +
+                 "checkpoint: " + target.name() + " holds " + std::to_string(given_up) +
                      " committed steps, and all of them were given up when training went back to "
                      "a step that is gone; to go on from one of them, load it by its number"};
   return Error{ErrorCode::kCorruption,
-               "checkpoint: " + opened->name() + " holds " + std::to_string(steps.size()) +
+               "checkpoint: " + target.name() + " holds " + std::to_string(steps.size()) +
                    " committed steps, none of them complete; the newest: " + skipped.front()};
 }
 

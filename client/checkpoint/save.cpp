@@ -53,7 +53,7 @@ class Save {
     const auto reports = FFR_TRY(Agree(group_, Write()));
     auto published = Agree(group_, Publish(reports));
     if (published) {
-      NoteDigests(address_, step_, std::move(digests_));
+      NoteDigests(address_, step_, std::move(digests_), options_);
       return commit_;
     }
     Error error = std::move(published).error();

@@ -163,8 +163,10 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max,
     else if (reached)
       reached = checked;
   };
-  const auto use_block = [&](const Piece& block, std::span<const std::byte> bytes) {
-    if (use && damage_max > 1) use(block.segment, block.offset_bytes, bytes);
+  const auto use_piece = [&](const Piece& piece, std::span<const std::byte> bytes) {
+    for (std::uint64_t at = 0; use && at < bytes.size(); at += kSegmentBlockSize)
+      use(piece.segment, piece.offset_bytes + at,
+          bytes.subspan(at, std::min(kSegmentBlockSize, bytes.size() - at)));
   };
   const auto is_enough = [&] {
     const std::lock_guard lock(mutex);
@@ -201,11 +203,11 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max,
         else if (!CheckBlocks(blocks[first + i], range.destination))
           damaged.push_back(i);
         else
-          use_block(blocks[first + i], range.destination);
+          use_piece(blocks[first + i], range.destination);
       }));
       for (const std::size_t i : damaged) {
         const auto mended = Mend(blocks[first + i], {}, ranges[i].destination);
-        if (mended) use_block(blocks[first + i], ranges[i].destination);
+        if (mended) use_piece(blocks[first + i], ranges[i].destination);
         take(mended, reached);
       }
       if (!reached) return reached;

@@ -13,14 +13,24 @@
 
 namespace ffrecord::client {
 
+// A segment of a part, by its number there. The part is borrowed.
+struct SegmentOfPart {
+  const PartManifest* part;
+  std::uint32_t index;
+
+  const StoredSegment& stored() const { return part->segments[index]; }
+};
+
+// All of a step, in rank order.
+std::vector<SegmentOfPart> SegmentsOf(std::span<const PartManifest> parts);
+
 // Compares the bytes in a step's segments with the digests in its manifests, which were made of the
 // tensors as they were when they were saved. Steps of before have none, and agree with everything.
 class StepDigests {
  public:
-  // `parts` are in rank order, and are borrowed.
-  explicit StepDigests(std::span<const PartManifest> parts);
+  explicit StepDigests(std::span<const SegmentOfPart> segments);
 
-  // A block of the payload of `segment`, counted through all parts. Thread-safe.
+  // A block of the payload of `segment`, by its index among all. Thread-safe.
   void AddBlock(std::uint32_t segment, std::uint64_t offset_bytes,
                 std::span<const std::byte> block);
 
@@ -28,7 +38,7 @@ class StepDigests {
     std::uint32_t rank;
     std::string message;  // Names tensor and slice.
   };
-  // Requires that all blocks of all segments have passed by.
+  // Those of the segments of which all blocks have passed by.
   std::vector<Difference> Differences() const;
 
  private:

@@ -42,11 +42,12 @@ class CheckpointAttempt {
   virtual Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
                                                        const std::function<void()>& released) = 0;
 
-  // Gives the attempt a segment of the committed `step` as a file of its own called `name`, without
-  // copying; durable after PutSegments(). False if that cannot be: the target does not share files,
-  // or the file is not there, or is damaged: it is read, unless this process has verified it.
-  virtual Result<bool> Keep(std::uint64_t step, std::string_view old_name,
-                            const StoredSegment& segment, std::string_view name) = 0;
+  // Gives the attempt segment `index` of `base`, a part of a committed step, as a file of its own
+  // called `name`, without copying; durable after PutSegments(). False if that cannot be: the
+  // target does not share files, or the file is not there, or is damaged: it is read, unless this
+  // process has verified it.
+  virtual Result<bool> Keep(const PartManifest& base, std::uint32_t index,
+                            std::string_view name) = 0;
   // After the last Keep() of segments of `step`: whether it is, and so was all the time, the save
   // `attempt`. If not, the segments may be another save's: what was kept is gone from here again.
   virtual Result<bool> IsKeptFrom(std::uint64_t /*step*/, const AttemptId& /*attempt*/) {

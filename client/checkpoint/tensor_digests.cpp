@@ -100,6 +100,10 @@ void BoxDigests::AddBlock(std::uint64_t offset_bytes, std::span<const std::byte>
   }
 }
 
+bool BoxDigests::is_complete() const {
+  return std::ranges::all_of(impl_->has_passed, [](const auto& passed) { return passed.load(); });
+}
+
 std::vector<std::uint64_t> BoxDigests::sums() const {
   return {impl_->sums.begin(), impl_->sums.end()};
 }

@@ -45,6 +45,9 @@ class BoxDigests {
   // that passes by again is not counted again. Thread-safe.
   void AddBlock(std::uint64_t offset_bytes, std::span<const std::byte> block);
 
+  // Whether all blocks have passed by.
+  bool is_complete() const;
+
   // One for each place. Requires that all blocks have passed by.
   std::vector<std::uint64_t> sums() const;
 

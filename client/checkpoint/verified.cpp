@@ -32,21 +32,37 @@ void VerifiedSegments::Add(const SegmentId& segment, std::string file) {
   segments_[KeyOf(segment)] = {std::move(file), Clock::now()};
 }
 
-Result<bool> AreWhole(const CommittedStep& files, std::vector<SegmentReader::Segment> segments) {
-  std::vector<std::pair<SegmentId, std::string>> read;
-  std::erase_if(segments, [&](const SegmentReader::Segment& segment) {
+std::vector<SegmentInFile> FilesOf(std::span<const PartManifest> parts) {
+  std::vector<SegmentInFile> files;
+  for (const SegmentOfPart& segment : SegmentsOf(parts))
+    files.push_back({SegmentName(segment.part->rank, segment.index), segment});
+  return files;
+}
+
+Result<bool> AreWhole(const CommittedStep& files, std::span<const SegmentInFile> segments) {
+  std::vector<std::string> identities;
+  std::vector<SegmentReader::Segment> wanted;
+  std::vector<SegmentOfPart> parts;
+  for (const auto& [name, segment] : segments) {
     // Taken before the bytes are read: a file that is written meanwhile is another one.
-    std::string file = files.IdentityOf(segment.name);
-    if (!file.empty() && VerifiedSegments::Process().Has(segment.stored.id, file)) return true;
-    read.emplace_back(segment.stored.id, std::move(file));
-    return false;
-  });
-  const auto reader = SegmentReader::Open(files, std::move(segments));
+    std::string file = files.IdentityOf(name);
+    if (!file.empty() && VerifiedSegments::Process().Has(segment.stored().id, file)) continue;
+    identities.push_back(std::move(file));
+    wanted.push_back({name, segment.stored()});
+    parts.push_back(segment);
+  }
+  const auto reader = SegmentReader::Open(files, std::move(wanted));
   if (!reader && IsDamage(reader.error())) return false;
   if (!reader) return reader.error();
-  if (!FFR_TRY(reader.value()->Verify(1)).empty()) return false;
-  for (auto& [segment, file] : read)
-    if (!file.empty()) VerifiedSegments::Process().Add(segment, std::move(file));
+  StepDigests digests(parts);
+  const auto damage = FFR_TRY(
+      reader.value()->Verify(1, [&](std::uint32_t segment, std::uint64_t offset, auto block) {
+        digests.AddBlock(segment, offset, block);
+      }));
+  if (!damage.empty() || !digests.Differences().empty()) return false;
+  for (std::size_t i = 0; i < parts.size(); ++i)
+    if (!identities[i].empty())
+      VerifiedSegments::Process().Add(parts[i].stored().id, std::move(identities[i]));
   return true;
 }
 

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <mutex>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <ffrecord/result.h>
 
 #include "client/checkpoint/segment_reader.h"
+#include "client/checkpoint/step_digests.h"
 #include "client/checkpoint/target.h"
 #include "libffrecord/base/clock.h"
 
@@ -38,9 +40,18 @@ class VerifiedSegments {
   std::unordered_map<std::string, Verified> segments_;
 };
 
-// Whether every block of `segments` is as it was written; reads those that this process has not
-// verified yet. Fails if they cannot be read for reasons that say nothing of them: kUnavailable,
-// kDeadlineExceeded, kDenied.
-Result<bool> AreWhole(const CommittedStep& files, std::vector<SegmentReader::Segment> segments);
+// A segment and the file that holds it.
+struct SegmentInFile {
+  std::string name;
+  SegmentOfPart segment;
+};
+
+// The segments of `parts`, which are in rank order, in the files of a step.
+std::vector<SegmentInFile> FilesOf(std::span<const PartManifest> parts);
+
+// Whether every block of `segments` is as it was written, and all tensors in them are those that
+// were saved; reads those that this process has not verified yet. Fails if they cannot be read for
+// reasons that say nothing of them: kUnavailable, kDeadlineExceeded, kDenied.
+Result<bool> AreWhole(const CommittedStep& files, std::span<const SegmentInFile> segments);
 
 }  // namespace ffrecord::client

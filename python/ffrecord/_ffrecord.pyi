@@ -666,8 +666,12 @@ class CheckpointShards:
         incremental: bool,
         progress: SaveProgress | None = None,
         replaces: bool = False,
+        turn: int = 0,
     ) -> None:
-        """Without an attempt: the coordinator, which begins one; `replaces` replaces the step."""
+        """Without an attempt: the coordinator, which begins one; `replaces` replaces the step.
+
+        `turn`, from `take_turn`, is when the state was taken; 0: now.
+        """
     @property
     def attempt(self) -> str: ...
     def write(self, rank: int, slices: list[_TensorSlice]) -> bytes:

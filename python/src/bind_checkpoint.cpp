@@ -181,9 +181,10 @@ std::vector<client::TensorView> TensorsOf(const py::list& slices) {
 CheckpointShards OpenShards(const TargetName& target, std::uint64_t step,
                             const std::optional<std::string>& attempt, bool direct,
                             TimeLimit timeout, bool incremental,
-                            std::shared_ptr<client::SaveProgress> progress, bool replaces) {
-  const client::SaveOptions options{direct, incremental,         SessionOptionsOf(timeout),
-                                    {},     std::move(progress), replaces};
+                            std::shared_ptr<client::SaveProgress> progress, bool replaces,
+                            std::uint64_t turn) {
+  const client::SaveOptions options{
+      direct, incremental, SessionOptionsOf(timeout), {}, std::move(progress), replaces, turn};
   return ValueOrRaise(WithoutGil([&] {
     return attempt ? CheckpointShards::Join(target.value, step, *attempt, options)
                    : CheckpointShards::Begin(target.value, step, options);
@@ -459,7 +460,7 @@ void BindCheckpoint(py::module_& module) {
       module, "CheckpointShards", py::is_final())
       .def(py::init(&OpenShards), py::arg("target"), py::arg("step"), py::arg("attempt"),
            py::arg("direct"), py::arg("timeout_s"), py::arg("incremental"),
-           py::arg("progress") = nullptr, py::arg("replaces") = false)
+           py::arg("progress") = nullptr, py::arg("replaces") = false, py::arg("turn") = 0)
       .def_property_readonly("attempt", &CheckpointShards::attempt)
       .def("write", &WriteShard, py::arg("rank"), py::arg("slices"))
       .def("commit", &CommitShards, py::arg("shards"), py::arg("structure"));

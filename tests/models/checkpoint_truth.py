@@ -1,6 +1,7 @@
 """What checkpoints hold, as plain values: states, steps, and which of their files are damaged."""
 
 import dataclasses
+import json
 import os
 import re
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from click.testing import CliRunner
 
 import ffrecord.checkpoint as ckpt
+from ffrecord._cli.checkpoint import checkpoint
 from ffrecord.checkpoint import Named
+from torn_steps import tear
 
 # Two slices of an incremental save, and a bit.
 TABLE_ROWS = 600
@@ -25,6 +29,7 @@ FILES = {
     "gone": "part-*/seg-*",
     "part": "part-*.manifest",
     "root": "root.manifest",
+    "torn": "part-00000.manifest",  # Its step's tensors are not those that were saved.
 }
 
 
@@ -151,9 +156,28 @@ class Step:
         return not self.damage
 
     @property
+    def is_readable(self) -> bool:
+        """Whether every block is as it was written: a load compares no digests of tensors."""
+        return self.damage <= {"torn"}
+
+    @property
     def looks_whole(self) -> bool:
         """Whether manifests and sizes are right: `latest` and `list` read no more."""
         return not self.damage.intersection(VISIBLE)
+
+
+def prune(run: Path, keep_last: int, *, verify: bool, dry_run: bool) -> set[int]:
+    """Prune a run; return the steps that it says."""
+    removed = ckpt.prune(run, keep_last=keep_last, verify=verify, dry_run=dry_run)
+    return {commit.step for commit in removed}
+
+
+def prune_by_command(run: Path, keep_last: int, *, verify: bool, dry_run: bool) -> set[int]:
+    """Prune a run as a person does; return the steps that it says."""
+    words = ["prune", str(run), "--keep-last", str(keep_last), "--json", "--yes"]
+    words += ([] if verify else ["--no-verify"]) + (["--dry-run"] if dry_run else [])
+    ended = CliRunner().invoke(checkpoint, words, catch_exceptions=False)
+    return set(json.loads(ended.stdout)["would_remove" if dry_run else "removed"])
 
 
 def compare_digests(target: Path | str, steps: dict[int, Step]) -> None:
@@ -185,7 +209,9 @@ def steps_of(run: Path) -> set[int]:
 def harm(path: Path, kind: str, turn: int) -> None:
     """Damage a file; each `turn` in another place, so that no harm undoes another."""
     size = path.stat().st_size
-    if kind == "gone":
+    if kind == "torn":
+        tear(path.parent, turn)
+    elif kind == "gone":
         path.unlink()
     elif kind == "cut":
         os.truncate(path, size - min(size, 4096))

@@ -119,6 +119,29 @@ def inferring(rank: int) -> None:
         assert strided.sum() == 16 and torch.cat(parts).sum() == 3
 
 
+def strided(rank: int) -> None:
+    """A column of one row, or of none, is contiguous with a stride of several elements."""
+    for count in (1, 0):
+        for dtype in (torch.float16, torch.float32, torch.int64):
+            column = torch.full((count, 3), rank + 1).to(dtype)[:, 1]
+            place = torch.zeros(count, 2).to(dtype)[:, 0]
+            assert column.is_contiguous() and column.stride() == (3,)
+            if rank == 0:
+                dist.send(column, 1)
+                dist.recv(place, 1)
+            else:
+                dist.recv(place, 0)
+                dist.send(column, 0)
+            assert place.tolist() == [2 - rank] * count
+            parts = [torch.zeros(count, 2).to(dtype)[:, 0] for _ in range(2)]
+            dist.all_gather(parts, column)
+            assert [each.tolist() for each in parts] == [[1] * count, [2] * count]
+            dist.broadcast(column, 1)
+            assert column.tolist() == [2] * count
+            dist.all_reduce(column)
+            assert column.tolist() == [4] * count
+
+
 def uneven(rank: int) -> None:
     mine = torch.full((rank + 1, 2), float(rank))
     parts = [torch.empty(1, 2), torch.empty(2, 2)]
@@ -180,6 +203,9 @@ def refused(rank: int) -> None:
     # Nothing is rounded to another dtype unsaid.
     with pytest.raises(ValueError, match=r"reduce_scatter: .*float32, and a shard is .*64"):
         group.reduce_scatter(torch.empty(2), [torch.ones(2, dtype=torch.float64)] * 2)
+    for whole in (torch.ones(8), torch.ones(7), torch.ones(4)):  # The output has 3 elements.
+        with pytest.raises(ValueError, match=rf"reduce_scatter: {len(whole)} elements"):
+            dist.reduce_scatter_tensor(torch.empty(3), whole)
     # Only one rank knows: both raise.
     parts = [torch.zeros(2), torch.zeros(3)] if rank == 0 else []
     if rank == 0:
@@ -241,6 +267,7 @@ CASES = (
     hooked,
     joined,
     inferring,
+    strided,
     uneven,
     overloaded,
     refused,

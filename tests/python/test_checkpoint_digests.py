@@ -12,12 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 import ffrecord.checkpoint as ckpt
 from cli import run
 from ffrecord import _ffrecord
+from ffrecord.checkpoint._pieces import Fetcher, memory_at
+from ffrecord.errors import CorruptionError
+from ffrecord.torch import CheckpointWriter
 from going_back import Runs, every_kind
 from thread_ranks import ThreadRank, ThreadRanks
+from torn_steps import tear
 
 
 def digests(run: Any, step: int) -> dict[str, int | None]:  # noqa: ANN401
@@ -163,6 +168,47 @@ def test_a_tensor_with_two_names_is_compared_by_both(tmp_path: Path) -> None:
     assert ckpt.verify(run, 4, against=1) == ["tensor b has other elements than in step 1"]
 
 
+@pytest.mark.wrong_data
+def test_names_that_are_tied_otherwise_are_compared(tmp_path: Path) -> None:
+    """The same tensors are stored, and one of the names is of another of them."""
+    run, x, y = tmp_path / "run", torch.randn(9), torch.randn(9)
+    ckpt.save(run, 1, {"a": x, "b": x, "c": y})
+    ckpt.save(run, 2, {"c": y, "a": x, "b": y})
+    assert ckpt.verify(run, 2, against=1) == ["tensor b has other elements than in step 1"]
+
+
+@pytest.mark.wrong_data
+def test_a_step_of_torchs_planner_is_compared_with_one_of_ours(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+    state = {"model": model.state_dict(), "list": [torch.ones(2), torch.zeros(3)]}
+    ckpt.save(tmp_path, 1, state)
+    dcp.save(state, storage_writer=CheckpointWriter(tmp_path, step=2), no_dist=True)
+    for step, other in ((1, 2), (2, 1)):
+        assert ckpt.verify(tmp_path, step, against=other) == []
+    with torch.no_grad():
+        model[1].bias += 1
+    ckpt.save(tmp_path, 3, state)
+    assert ckpt.verify(tmp_path, 3, against=2) == [
+        "tensor model.1.bias has other elements than in step 2"
+    ]
+
+
+@pytest.mark.wrong_data
+def test_a_file_of_what_is_deep_in_a_state_is_compared_with_that(tmp_path: Path) -> None:
+    run, file = tmp_path / "run", tmp_path / "inner.safetensors"
+    inner, other = torch.nn.Linear(4, 3), torch.nn.Linear(4, 3)
+    state = {"train": {"models": {"other": other, "inner": inner}}, "step": 1}
+    ckpt.save(run, 1, state)
+    ckpt.export_safetensors(run, file, prefix="train/models/inner")
+    assert ckpt.verify(run, 1, against=file) == []
+    with torch.no_grad():
+        inner.bias[0] += 1
+    ckpt.save(run, 2, state)
+    assert ckpt.verify(run, 2, against=file) == [
+        "tensor bias has other elements than in inner.safetensors"
+    ]
+
+
 def test_the_command_says_what_differs(tmp_path: Path) -> None:
     target = tmp_path / "run"
     for step, number in ((1, 0), (2, 1), (3, 1)):
@@ -182,37 +228,63 @@ def test_the_command_says_what_differs(tmp_path: Path) -> None:
     assert json.loads(other.stdout) == {"damage": ["tensor w has other elements than in step 1"]}
 
 
+@pytest.fixture
+def torn(tmp_path: Path) -> Path:
+    """A run with a whole step, and a newer one that is whole by its checksums alone."""
+    run_ = tmp_path / "run"
+    for step in (0, 1):
+        ckpt.save(run_, step, {"a": np.arange(4000), "w": np.zeros(3000)})
+    tear(run_ / "step-000000001")
+    return run_
+
+
 @pytest.mark.wrong_data
-def test_bytes_that_change_before_they_are_checksummed_are_told(tmp_path: Path) -> None:
-    """A segment that is whole by its checksums, and is not what was saved."""
-    run, other = tmp_path / "run", tmp_path / "other"
-    ckpt.save(run, 1, {"a": np.arange(4000), "w": np.zeros(3000)})
-    ckpt.save(other, 1, {"a": np.arange(4000), "w": np.ones(3000)})
-    part = "step-000000001/part-00000"
-    _put_digests_of(run / f"{part}.manifest", other / f"{part}.manifest", run)
-    (found,) = ckpt.verify(run, 1)
+def test_bytes_that_change_before_they_are_checksummed_are_told(torn: Path) -> None:
+    (found,) = ckpt.verify(torn, 1)
     assert "tensor w at (0) of extent (3000) are not those that were saved" in found
 
 
-def xxh3_128(content: bytes | bytearray) -> bytes:
-    data = np.frombuffer(bytes(content), np.uint8)
-    shape = data.shape
-    whole = ("content", "uint8", shape, (0,), shape, data.ctypes.data, data.nbytes, True)
-    return _ffrecord.content_digests([whole])
+@pytest.mark.wrong_data
+def test_a_step_that_is_not_what_was_saved_is_not_whole(torn: Path, tmp_path: Path) -> None:
+    """It counts for nothing, is copied nowhere, and saving it again replaces it."""
+    assert ckpt.prune(torn, keep_last=1) == []
+    for target in (tmp_path / "copy", tmp_path / "mirror"):
+        with pytest.raises(CorruptionError, match="not those that were saved"):
+            if target.name == "copy":
+                ckpt.copy(torn, target, 1)
+            else:
+                ckpt.Mirror(torn, target).sync()
+    assert not (tmp_path / "copy").exists()
+    assert [commit.step for commit in ckpt.list(tmp_path / "mirror")] == [0]
+    ckpt.save(torn, 1, {"a": np.arange(4000), "w": np.zeros(3000)})
+    assert ckpt.verify(torn, 1) == []
 
 
-def _put_digests_of(manifest: Path, other: Path, run: Path) -> None:
-    """Digests stand at the end, before the manifest's own; the root has the digest of it all."""
-    content, others = bytearray(manifest.read_bytes()), other.read_bytes()
-    content[-32:-16] = others[-32:-16]
-    content[-16:] = xxh3_128(content[:-16])
-    manifest.write_bytes(content)
-    root = run / "step-000000001/root.manifest"
-    body = bytearray(root.read_bytes())
-    at = 24 + 8 + 16 + 4 + 8
-    body[at : at + 16] = xxh3_128(content)
-    body[-16:] = xxh3_128(body[:-16])
-    root.write_bytes(body)
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("wrong", range(1, 7))
+def test_an_incremental_save_shares_nothing_that_is_not_what_was_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: int
+) -> None:
+    """A bit changes in the pass that compares, or in the one that writes."""
+    state = {"w": torch.randn(700, 900).T}  # Strided: it is fetched, piece by piece, in both.
+    real, calls = Fetcher.__call__, 0
+
+    def fetch(self: Fetcher, offset: int, address: int, size: int) -> None:
+        nonlocal calls
+        real(self, offset, address, size)
+        calls += 1
+        if calls == wrong:
+            memory_at(address, size)[5] ^= 1
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Fetcher, "__call__", fetch)
+        ckpt.save(tmp_path, 1, state, incremental=True)
+    assert calls >= wrong
+    assert ckpt.verify(tmp_path, 1) != []
+    ckpt.save(tmp_path, 2, state, incremental=True)
+    assert ckpt.verify(tmp_path, 2) == []
+    loaded: Any = ckpt.load(tmp_path, step=2)
+    assert np.array_equal(loaded["w"], state["w"].numpy())
 
 
 class Trained(torch.nn.Module):

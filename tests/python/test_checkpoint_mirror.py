@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import cli
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
 from ffrecord.errors import CorruptionError
@@ -119,6 +120,20 @@ def test_steps_that_left_otherwise_stay_at_the_mirror(
         assert same(ckpt.load(remote, step=step), state(step))
     told = "if training went back" in caplog.text
     assert told == (how in ("lost", "pulled"))
+
+
+@pytest.mark.wrong_data
+def test_the_command_that_prunes_gives_no_step_up(run: str, tmp_path: Path) -> None:
+    """Steps that it removes are loaded from the mirror, and stay there if the run goes back."""
+    for step in (1, 2, 3):
+        ckpt.save(tmp_path, step, state(step))
+    ckpt.Mirror(tmp_path, run).sync()
+    cli.ok("ffrecord", "checkpoint", "prune", tmp_path, "--keep-last", "1", "--yes")
+    for step in (1, 2, 3):
+        assert same(ckpt.load(tmp_path, step=step, resume=False), state(step))
+    ckpt.save(tmp_path, 0, state(0))
+    ckpt.Mirror(tmp_path, run).sync()
+    assert [commit.step for commit in ckpt.list(run)] == [0, 1, 2, 3]
 
 
 def test_a_step_that_was_given_up_stays_at_the_mirror_until_the_new_one_is_whole_there(

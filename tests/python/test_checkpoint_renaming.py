@@ -135,3 +135,10 @@ def test_all_that_does_not_fit_is_one_report_and_nothing_is_touched(tmp_path: Pa
     assert [each.split(" ")[0] for each in report.different] == ["a", "b/c", "own", "list"]
     assert "saved by each of 2 ranks, loaded by 1" in str(report)
     assert not good.any()
+
+
+def test_a_scalar_of_numpy_is_converted_too(tmp_path: Path) -> None:
+    ckpt.save(tmp_path, 1, {"x": np.float64(3.25), "y": torch.tensor(2.5, dtype=torch.float64)})
+    loaded: Any = ckpt.load(tmp_path, {"x": np.float32(0), "y": np.float16(0)}, cast=True)
+    assert (loaded["x"], loaded["y"]) == (3.25, 2.5)
+    assert (type(loaded["x"]), type(loaded["y"])) == (np.float32, np.float16)

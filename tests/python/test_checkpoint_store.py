@@ -224,6 +224,34 @@ def test_only_steps_that_are_whole_count_as_kept(
     assert ckpt.prune(target, keep_last=2) == []
 
 
+@pytest.mark.parametrize("ask", ["latest", "load", "verify"])
+@pytest.mark.parametrize("when", ["line", "part-00000.manifest", "seg-0000"])
+def test_a_step_that_goes_meanwhile_is_no_damage(
+    run: str, store: Store, recwarn: pytest.WarningsRecorder, ask: str, when: str
+) -> None:
+    """Training saves the next step and prunes while the newest is listed, opened or read."""
+    questions = {
+        "latest": lambda: (found := ckpt.latest(run)) is not None and found.step,
+        "load": lambda: int(ckpt.load(run, resume=False)["step"]),  # type: ignore[index]
+        "verify": lambda: ckpt.verify(run) == [] and 2,
+    }
+    ckpt.save(run, 1, state(1))
+    gone: list[object] = []
+
+    def goes_on(number: int, request: str) -> None:
+        if when in request and not gone:
+            gone.append(None)
+            ckpt.save(run, 2, state(2))
+            gone.extend(ckpt.prune(run, keep_last=1, verify=False))
+
+    store.set_door(lambda number, method, path: "serve", goes_on)
+    answer = questions[ask]()
+    store.serve_all()
+    assert len(gone) == 2 or (ask, when) == ("latest", "seg-0000")
+    assert answer == 2 or (ask == "latest" and when != "line")
+    assert [str(each.message) for each in recwarn if "skipped" in str(each.message)] == []
+
+
 def test_a_step_that_is_saved_anew_meanwhile_is_not_pruned(run: str, store: Store) -> None:
     for step in (1, 2, 3):
         ckpt.save(run, step, state(step))

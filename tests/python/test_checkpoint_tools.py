@@ -217,6 +217,34 @@ def test_pruning_looks_again_after_the_answer(
     assert [commit.step for commit in ckpt.list(tmp_path / "run")] == [2]
 
 
+@pytest.mark.wrong_data
+def test_pruning_removes_no_save_that_came_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While the first step goes, training saves the second one again."""
+    from ffrecord._cli import checkpoint, console
+
+    run = tmp_path / "run"
+    for step in (1, 2, 3):
+        ckpt.save(run, step, {"x": np.full(4, step)})
+    real, calls = _ffrecord.remove_checkpoint, 0
+
+    def remove(*args: Any, **rest: Any) -> None:  # noqa: ANN401
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            ckpt.save(run, 2, {"x": np.full(4, 20)}, overwrite=True)
+        real(*args, **rest)
+
+    monkeypatch.setattr(_ffrecord, "remove_checkpoint", remove)
+    monkeypatch.setattr("sys.argv", ["f", "prune", str(run), "--keep-last", "1", "--yes"])
+    assert console.run(checkpoint.checkpoint) == 0
+    assert capsys.readouterr().out == "removed 1 steps\n"
+    assert [commit.step for commit in ckpt.list(run)] == [2, 3]
+    loaded: Any = ckpt.load(run, step=2)
+    assert loaded["x"][0] == 20
+
+
 def test_a_daemon_that_is_gone_is_an_error_and_no_damage(tmp_path: Path) -> None:
     """A user removes a step that is called damaged."""
     with Daemon(tmp_path / "served") as daemon:

@@ -120,6 +120,59 @@ def test_views_parameters_and_shared_tensors_come_back(tmp_path: Path) -> None:
     assert loaded["size"] == (4, 6)
 
 
+class Tied(torch.nn.Module):
+    """Two layers with one weight, or with two."""
+
+    def __init__(self, *, tied: bool) -> None:
+        super().__init__()
+        self.embed, self.head = torch.nn.Embedding(30, 100), torch.nn.Linear(100, 30, bias=False)
+        if tied:
+            self.head.weight = self.embed.weight
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("way", ["dict", "module", "object", "strided"])
+def test_two_stored_tensors_do_not_share_one_of_the_state(tmp_path: Path, way: str) -> None:
+    """One of the two would be lost; a model may be tied that was saved from equal copies."""
+    untied, tied = Tied(tied=False), Tied(tied=True)
+    weight: Any = tied.embed.weight
+    if way == "strided":
+        weight = torch.zeros(30, 200)[:, ::2]
+
+    def state(model: Tied, weights: Any = None) -> Any:  # noqa: ANN401
+        if way == "module":
+            return {"model": model}
+        weights = weights or {"embed": model.embed.weight, "head": model.head.weight}
+        return Keeping(weights) if way == "object" else weights
+
+    ckpt.save(tmp_path, 1, state(untied))
+    with torch.no_grad():
+        untied.head.weight.copy_(untied.embed.weight)
+    ckpt.save(tmp_path, 2, state(untied))
+    into = state(tied, {"embed": weight, "head": weight} if way == "strided" else None)
+    before = weight.detach().clone()
+    with pytest.raises(ckpt.MismatchError, match=r"head.* one tensor for it and for .*embed"):
+        ckpt.load(tmp_path, into, step=1)
+    assert torch.equal(weight, before)
+    ckpt.load(tmp_path, into, step=2)
+    assert torch.equal(weight, untied.embed.weight)
+
+
+class Keeping:
+    """An object that may refuse its state."""
+
+    def __init__(self, weights: dict[str, Any]) -> None:
+        self.weights = weights
+
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's objects have it."""
+        return self.weights
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As torch's objects have it."""
+        self.weights = state
+
+
 @pytest.mark.parametrize(
     "tensor",
     [

@@ -336,7 +336,7 @@ def test_old_versions_that_cannot_be_removed_are_no_failure_of_the_new_one(
         raise PermissionError("not now")
 
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(ckpt, "remove", refuse)
+        patch.setattr(_ffrecord, "remove_checkpoint", refuse)
         assert publisher.publish(2, model(2)).step == 2
     assert "stay for now: not now" in caplog.text
     assert versions_at(target) == [1, 2]

@@ -18,6 +18,7 @@ from ffrecord._cli.options import (
     timeout_option,
 )
 from ffrecord._cli.units import Size, Target, show_size
+from ffrecord.checkpoint._removing import retire
 from ffrecord.checkpoint._safetensors import tensor_sizes
 from ffrecord.errors import CorruptionError
 
@@ -355,8 +356,8 @@ def prune(
 ) -> None:
     """Remove old steps of TARGET. Only whole steps count as kept."""
 
-    def old() -> list[int]:
-        found = ckpt.prune(
+    def old() -> list[ckpt.Commit]:
+        return ckpt.prune(
             target,
             keep_last=keep_last,
             keep_every=keep_every,
@@ -364,10 +365,10 @@ def prune(
             dry_run=True,
             timeout_s=timeout_s,
         )
-        return [commit.step for commit in found]
 
     _committed(target, timeout_s)
-    steps = old()
+    saves = old()
+    steps = [commit.step for commit in saves]
     if dry_run:
         listed = " ".join(map(str, steps)) or "none"
         facts = {"removed": [], "would_remove": steps, "dry_run": True}
@@ -376,7 +377,6 @@ def prune(
     if steps and not yes:
         confirm(f"Remove {len(steps)} steps, {steps[0]} to {steps[-1]}?")
         still = set(old())  # Much may have happened before the answer.
-        steps = [step for step in steps if step in still]
-    for step in steps:
-        ckpt.remove(target, step, timeout_s=timeout_s)
-    click.echo(json.dumps({"removed": steps}) if as_json else f"removed {len(steps)} steps")
+        saves = [commit for commit in saves if commit in still]
+    removed = [commit.step for commit in retire(target, saves, timeout_s)]
+    click.echo(json.dumps({"removed": removed}) if as_json else f"removed {len(removed)} steps")

@@ -285,6 +285,7 @@ def _has_stored(path: pathlib.Path, run: str, step: int, size: int, timeout_s: f
                 step=step,
                 strict=False,
                 group="alone",
+                resume=False,
                 timeout_s=timeout_s,
             )
             if file.read(piece.size) != piece.data:

@@ -311,7 +311,9 @@ def _of_tensor(torch: Any, value: Any, where: str, as_bits: bool) -> Array:  # n
         tensor = value.detach().cpu().resolve_conj().resolve_neg()
         if tensor.dtype not in (torch.float16, torch.float32, torch.float64):
             if as_bits and tensor.is_floating_point():
-                tensor = tensor.contiguous().reshape(-1).view(torch.uint8)
+                # One of a single element is contiguous with any stride.
+                flat = tensor.contiguous().as_strided((tensor.numel(),), (1,))
+                tensor = flat.view(torch.uint8)
             elif tensor.is_floating_point():
                 tensor = tensor.float()
         return np.asarray(tensor.numpy())

@@ -18,6 +18,7 @@ program has imported it.
 """
 
 import contextlib
+import errno
 from typing import Literal
 
 from ffrecord import _ffrecord
@@ -320,16 +321,22 @@ def verify(
     wanted = wanted_step(step)
     if wanted is None:
         wanted = newest_on_line(target, timeout_s)
+    listed = _ffrecord.list_steps(target, timeout_s)
     try:
         reader = _ffrecord.CheckpointReader(target, wanted, timeout_s)
         damage = reader.verify()
-    except (CorruptionError, ConflictError) as error:
-        return [str(error)]
-    except FileNotFoundError as error:
-        if wanted not in _ffrecord.list_steps(target, timeout_s):
+    except (CorruptionError, ConflictError, FileNotFoundError) as error:
+        if wanted not in listed and isinstance(error, FileNotFoundError):
             raise
-        return [str(error)]  # A file of it is missing.
-    if against is not None:
+        reader, damage = None, [str(error)]  # Perhaps a file of it is missing.
+    if damage and wanted in listed and wanted not in _ffrecord.list_steps(target, timeout_s):
+        # It is being removed: with retention beside this, newer steps have come.
+        if step == "latest" and newest_on_line(target, timeout_s) is not None:
+            return verify(target, step, against=against, timeout_s=timeout_s)
+        raise FileNotFoundError(
+            errno.ENOENT, f"step {wanted} was removed while it was verified", str(target)
+        )
+    if against is not None and reader is not None:
         damage += differences(reader, target, against, timeout_s)
     return damage
 

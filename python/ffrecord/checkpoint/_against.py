@@ -4,21 +4,22 @@ Digests were made of the tensors as they were when they were saved. They do not 
 that saved, so two steps are compared without reading a tensor.
 """
 
-import math
 import os
 import re
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target, target_from_root
 from ffrecord.checkpoint._difference import leaves
+from ffrecord.checkpoint._digests import Digested, digested
+from ffrecord.checkpoint._named import inside
 from ffrecord.checkpoint._safetensors import read_header
 from ffrecord.checkpoint._steps import step_number
-from ffrecord.checkpoint._tensor_names import below, tensors_by_name
-from ffrecord.checkpoint._tensors import ITEM_SIZES
-from ffrecord.checkpoint._values import TensorRef, decode
+from ffrecord.checkpoint._tensor_names import tensors_by_name
+from ffrecord.checkpoint._values import EachRank, Named, TensorRef, decode
 from ffrecord.errors import CorruptionError
 
 # A step of the same target, a target and its step, TARGET/step-000001200, or a safetensors file.
@@ -26,14 +27,6 @@ Against = int | tuple[Target, int] | Target
 
 _READ_SIZE = 16 << 20
 _STEP_OF = re.compile(r"(.+)/step-(\d{9,})/*")
-
-
-class _Tensor(NamedTuple):
-    """A tensor; equal if the other has the same elements."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    digest: int
 
 
 def differences(
@@ -53,14 +46,14 @@ def differences(
     where, step = _step_at(target, against)
     other = _ffrecord.CheckpointReader(where, step, timeout_s)
     name = f"step {step}" if where == target_from_root(target) else f"step {step} of {where}"
-    here, there = _of_step(reader), _of_step(other)
-    if here.keys() != there.keys():  # Ties may differ, and then a path says more than a key.
-        here, there = _by_path(reader), _by_path(other)
+    trees = decode(reader.structure), decode(other.structure)
+    names = _paths if _is_torchs(trees[0]) == _is_torchs(trees[1]) else _torchs_names
+    here, there = _named(reader, names(trees[0])), _named(other, names(trees[1]))
     return _differences(here, there, name, only_there=False)
 
 
 def _differences(
-    mine: dict[str, _Tensor], there: dict[str, _Tensor], name: str, *, only_there: bool
+    mine: dict[str, Digested], there: dict[str, Digested], name: str, *, only_there: bool
 ) -> list[str]:
     found = [f"tensor {key} is in {name}, and not here" for key in there if key not in mine]
     if not only_there:
@@ -97,31 +90,7 @@ def _step_at(target: Target, against: Against) -> tuple[str, int]:
     )
 
 
-def _of_step(reader: _ffrecord.CheckpointReader) -> dict[str, _Tensor]:
-    """By key. Reads the tensors of a step that was saved without digests."""
-    found = {}
-    for (key, dtype, shape), digest in zip(reader.tensors, reader.digests, strict=True):
-        made = _read_digest(reader, key, dtype, shape) if digest is None else digest
-        found[key] = _Tensor(dtype, tuple(shape), made)
-    return found
-
-
-def _read_digest(reader: _ffrecord.CheckpointReader, key: str, dtype: str, shape: list[int]) -> int:
-    row_size = math.prod(shape[1:]) * ITEM_SIZES[dtype]
-    rows_at_once = max(1, _READ_SIZE // max(1, row_size))
-    count = shape[0] if shape else 1
-    digest = 0
-    for begin in range(0, count if row_size else 0, rows_at_once):
-        rows = min(rows_at_once, count - begin)
-        offset = [begin, *[0] * (len(shape) - 1)] if shape else []
-        extent = [rows, *shape[1:]] if shape else []
-        room = np.empty(rows * row_size, np.uint8)
-        reader.read([(key, offset, extent, room.ctypes.data, room.nbytes)])
-        digest ^= _ffrecord.tensor_digest(room.ctypes.data, room.nbytes, begin * row_size)
-    return digest
-
-
-def _of_file(path: str) -> dict[str, _Tensor]:
+def _of_file(path: str) -> dict[str, Digested]:
     """By name. Reads the whole file."""
     found = {}
     room = np.empty(_READ_SIZE, np.uint8)
@@ -135,38 +104,47 @@ def _of_file(path: str) -> dict[str, _Tensor]:
                 if file.readinto(part.data) != part.nbytes:
                     raise CorruptionError(f"{path}: became shorter while it was read")
                 digest ^= _ffrecord.tensor_digest(part.ctypes.data, part.nbytes, at)
-            found[name] = _Tensor(dtype, tuple(shape), digest)
+            found[name] = Digested(dtype, tuple(shape), digest)
     return found
 
 
-def _by_path(reader: _ffrecord.CheckpointReader) -> dict[str, _Tensor]:
-    """By all paths of the state, or by key where it does not refer to them.
-
-    A tensor with two names is stored once; another step may have two that are equal.
-    """
-    tensors = _of_step(reader)
-    keys = {
-        path: leaf.key
-        for path, leaf in leaves(decode(reader.structure))
-        if isinstance(leaf, TensorRef)
-    }
-    found = {path: tensors[key] for path, key in keys.items()}
-    return found | {key: tensors[key] for key in tensors.keys() - keys.values()}
+def _named(reader: _ffrecord.CheckpointReader, refs: dict[str, TensorRef]) -> dict[str, Digested]:
+    """The tensors by all their names: one with two is stored once, and may be two elsewhere."""
+    tensors = digested(reader)
+    return {name: tensors[ref.key] for name, ref in refs.items()}
 
 
-def _named_as(reader: _ffrecord.CheckpointReader, there: dict[str, _Tensor]) -> dict[str, _Tensor]:
+def _is_torchs(tree: object) -> bool:
+    """Whether torch's planner has saved it, which gives one name to all parts of a path."""
+    about = tree.get("dcp") if isinstance(tree, dict) else None
+    return isinstance(about, dict) and "planner_data" in about
+
+
+def _paths(tree: object) -> dict[str, TensorRef]:
+    if _is_torchs(tree):
+        return _torchs_names(tree)
+    return {path: leaf for path, leaf in leaves(tree) if isinstance(leaf, TensorRef)}
+
+
+def _torchs_names(tree: Any) -> dict[str, TensorRef]:  # noqa: ANN401
+    """Names as torch's planner makes them of paths."""
+    return tensors_by_name(tree["state"] if _is_torchs(tree) else tree)
+
+
+def _named_as(
+    reader: _ffrecord.CheckpointReader, there: dict[str, Digested]
+) -> dict[str, Digested]:
     """The tensors under the names that a file has: those of all, or below one path.
 
     Where several paths have as many of the names, as of a model and its average, it is the one with
     the most equal tensors.
     """
-    here = _of_step(reader)
-    tree = decode(reader.structure)
-    best: dict[str, _Tensor] = {}
+    here = digested(reader)
+    best: dict[str, Digested] = {}
     most = 0, 0
-    for path in ["", *map(str, tree)] if isinstance(tree, dict) else [""]:
+    for part in _parts(decode(reader.structure)):
         try:
-            refs = tensors_by_name(below(tree, path))
+            refs = tensors_by_name(part)
         except ValueError:
             continue
         found = {name: here[ref.key] for name, ref in refs.items() if name in there}
@@ -174,3 +152,17 @@ def _named_as(reader: _ffrecord.CheckpointReader, there: dict[str, _Tensor]) -> 
         if fits > most:
             best, most = found, fits
     return best
+
+
+def _parts(tree: object) -> Iterator[object]:
+    """The tree, and all that is below a path of it."""
+    yield tree
+    if isinstance(tree, EachRank):
+        tree = tree.values
+    if isinstance(tree, Named):
+        tree = inside(tree)
+    if isinstance(tree, dict):
+        tree = [*tree.values()]
+    for child in tree if isinstance(tree, list | tuple) else ():
+        if not isinstance(child, TensorRef):
+            yield from _parts(child)

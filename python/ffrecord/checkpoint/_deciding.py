@@ -41,6 +41,11 @@ class Decision:
         self._target, self._shown, self._parts, self._state = target, shown, parts, state
         self._before: tuple[object, list[tuple[Any, Any]]] | None = None
 
+    @property
+    def wanted(self) -> list[Wanted]:
+        """The slices that are read for its state."""
+        return self._parts.wanted
+
     def ask(self) -> None:
         """Give the object its stored state; raises what it raises."""
         self._before = (_containers(self._shown), [(a, _copied(a)) for a in _leaves(self._shown)])

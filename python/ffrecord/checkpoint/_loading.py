@@ -98,6 +98,9 @@ def load(
             if not any(damage):
                 loader.go_on(resume)
                 return loader.filled
+            if step == "latest" and loader.has_moved_on():
+                loader.begin(target, step, on_corrupt)
+                continue
             before = None if step != "latest" else loader.step_before()
             if before is None or on_corrupt == "raise":
                 raise loader.error(damage, before)
@@ -219,6 +222,20 @@ class _Loader:
                 extra = [path for path in extra if path in other]
         if extra:
             raise MismatchError([], extra, [])
+
+    def has_moved_on(self) -> bool:
+        """Whether the step was removed while it was read, and there is a newer one."""
+
+        def look() -> bool:
+            if self.rank != 0 or self.reader.commit[0] in self._steps():
+                return False
+            newest = _ffrecord.CheckpointReader(self._where, None, self._timeout_s)
+            return newest.commit[0] > self.reader.commit[0]
+
+        return bool(together(self._group, look)[0])
+
+    def _steps(self) -> list[int]:
+        return _ffrecord.list_steps(self._where, self._timeout_s)
 
     def step_before(self) -> int | None:
         """The newest step below the open one with whole manifests, also at the remote target."""

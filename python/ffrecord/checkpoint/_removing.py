@@ -9,10 +9,12 @@ folder that has a mirror; and a save was made since, of an earlier step or the s
 import contextlib
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import REPLICATED, Target, target_from_root
+from ffrecord.checkpoint._saving import Commit
 
 # In a run's folder: where steps that are no longer there are loaded from.
 MIRROR = "MIRROR"
@@ -67,6 +69,20 @@ def remove(target: Target, step: int, timeout_s: float, attempt: str = "") -> No
     for save in here:
         if save.step == step and save.attempt:
             _write(folder, save, {each.line for each in here} | copied_from(folder))
+
+
+def retire(target: Target, saves: Sequence[Commit], timeout_s: float) -> list[Commit]:
+    """Remove saves that retention does not keep; return those that were there still.
+
+    Leaves no note: nobody has given them up, and their copies at a mirror stay. A save that has
+    taken the place of one of them stays, too.
+    """
+    removed = []
+    for save in saves:
+        with contextlib.suppress(FileNotFoundError):
+            _ffrecord.remove_checkpoint(target, save.step, timeout_s, save.attempt)
+            removed.append(save)
+    return removed
 
 
 def copied_from(folder: pathlib.Path) -> set[str]:

@@ -39,9 +39,9 @@ from ffrecord.checkpoint._tensors import (
     is_castable,
     kind_of,
     known_kind,
-    memory_of,
     plain_address,
 )
+from ffrecord.checkpoint._ties import clashing
 from ffrecord.checkpoint._values import EachRank, Kind, Named, TensorRef, encode
 from ffrecord.errors import CorruptionError
 
@@ -143,6 +143,8 @@ class Restorer:
 
     def check(self, strict: bool) -> None:
         """Raise MismatchError if the plan does not fit, but for what the state lacks."""
+        everything = [*self.wanted, *(each for one in self.deciding for each in one.wanted)]
+        self.different += clashing(self.reader, everything)
         if self.different or (strict and self.missing):
             raise MismatchError(
                 self.missing if strict else [], self.extra if strict else [], self.different
@@ -265,7 +267,7 @@ class Restorer:
             return self._made[ref.key]
         dtype, shape = self._stored(ref)
         if ref.kind is Kind.SCALAR and shape == ():
-            return self._scalar(ref, dtype)
+            return self._scalar(ref, dtype, dtype)
         try:
             made: Any = empty(ref.kind, dtype, shape, as_torch)
         except TypeError as error:
@@ -295,7 +297,7 @@ class Restorer:
                 self.different.append(f"{path} (the state has a slice of {where} of {whole})")
                 return state
             if kind_of(state) is Kind.SCALAR:
-                return self._scalar(tree, dtype)
+                return self._scalar(tree, stored[0], dtype)
             for piece in pieces:
                 self._want(tree.key, piece.offset, piece.extent, piece.data)
         except TypeError as error:
@@ -340,11 +342,10 @@ class Restorer:
                 self._differs(part, item, join(path, name))
         return state
 
-    def _scalar(self, ref: TensorRef, dtype: str) -> object:
+    def _scalar(self, ref: TensorRef, stored: str, dtype: str) -> object:
         """Read at once, because a NumPy scalar cannot be filled later."""
         made: Any = empty(ref.kind, dtype, (), False)
-        memory = memory_of(made)
-        self.reader.read([(ref.key, [], [], memory.address, memory.size_bytes)])
+        read_into(self.reader, [(ref.key, (), (), made)], {ref.key: stored})
         return made[()]
 
     # --- Structure -------------------------------------------------------------------------------

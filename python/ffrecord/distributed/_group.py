@@ -308,7 +308,8 @@ def check_place(tensor: torch.Tensor) -> None:
 
 def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a contiguous tensor."""
-    return tensor.detach().view(-1).view(torch.uint8)
+    # One of a single element, or of none, is contiguous with any stride.
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 # --- Meeting -------------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Reduce; this rank gets its shard, all equal in size."""
         names = "output outputTensor", "input inputTensor", "opts"
         output, whole, opts = read(args, kwargs, *names)
-        return self._reduce_scatter([output], [dense(whole).reshape(-1)], opts)
+        return self._reduce_scatter_equal([output], [whole], opts)
 
     @_operation("reduce_scatter")
     def reduce_scatter(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
@@ -226,19 +226,24 @@ class ProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Like `reduce_scatter_single`, for each."""
         outputs, inputs, opts = read(args, kwargs, "outputs", "inputs", "opts")
-        return self._reduce_scatter(outputs, [dense(each).reshape(-1) for each in inputs], opts)
+        return self._reduce_scatter_equal(outputs, inputs, opts)
 
-    def _reduce_scatter(self, outputs: Tensors, wholes: Tensors, opts: Any) -> Plan:  # noqa: ANN401
-        """For each whole tensor, whose shards may be longer than the output."""
-        op = op_of(opts)
-        starts, backs = [], []
-        for output, whole in zip(outputs, wholes, strict=True):
-            size, rest = divmod(whole.numel(), self._size)
-            if rest or size < output.numel() or whole.dtype != output.dtype:
+    def _reduce_scatter_equal(self, outputs: Tensors, inputs: Tensors, opts: Any) -> Plan:  # noqa: ANN401
+        """For each whole tensor, whose shards are as large as the output."""
+        for output, whole in zip(outputs, inputs, strict=True):
+            if whole.numel() != self._size * output.numel() or whole.dtype != output.dtype:
                 raise ValueError(
                     f"{whole.numel()} elements of {whole.dtype} for {self._size} ranks do not give"
                     f" {output.numel()} of {output.dtype}"
                 )
+        return self._reduce_scatter(outputs, [dense(each).reshape(-1) for each in inputs], opts)
+
+    def _reduce_scatter(self, outputs: Tensors, wholes: Tensors, opts: Any) -> Plan:  # noqa: ANN401
+        """For each whole tensor, whose shards are equal, and may be longer than the output."""
+        op = op_of(opts)
+        starts, backs = [], []
+        for output, whole in zip(outputs, wholes, strict=True):
+            size = whole.numel() // self._size
             own = whole.clone(memory_format=torch.contiguous_format)
             array, back = reducible(own, op)
             starts.append((array, _reduce_scatter(op)))

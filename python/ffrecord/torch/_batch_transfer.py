@@ -227,9 +227,9 @@ class _Pickler(pickle.Pickler):
         plain = type(value) is torch.Tensor and value.layout is torch.strided
         if not plain or value.device.type != "cpu" or value.requires_grad or value.is_quantized:
             return NotImplemented
-        flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-        if not flat.numel():  # Its strides may not allow a view as bytes.
-            flat = torch.empty(0, dtype=torch.uint8)
+        whole = value.detach().resolve_conj().resolve_neg().contiguous()
+        # One of a single element, or of none, is contiguous with any stride.
+        flat = whole.as_strided((whole.numel(),), (1,))
         data = pickle.PickleBuffer(flat.view(torch.uint8).numpy())
         return _tensor, (data, str(value.dtype).removeprefix("torch."), tuple(value.shape))
 

@@ -54,6 +54,7 @@ from ffrecord.checkpoint._steps import newest_on_line, step_number, tell_skipped
 from ffrecord.checkpoint._tensors import describe, plain_address
 from ffrecord.checkpoint._values import Kind, TensorRef, decode, encode
 from ffrecord.errors import CorruptionError
+from ffrecord.torch._dcp_turns import note_copy, turn_of_save
 
 Place = str | os.PathLike[str]
 
@@ -110,6 +111,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
 
     _OPEN = ("_parts", "_seen")
     _seen: Save | None = None  # For monitors.
+    _turn = 0  # When the state was taken; 0: when the save begins.
 
     def __init__(
         self,
@@ -130,10 +132,9 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
             step: the step of the checkpoint in `path`, or in a `checkpoint_id` without a step.
                 None: the step in the path, or one after the latest. Older steps stay;
                 `ffrecord.checkpoint.prune` removes them.
-            overwrite: replace that step, which must be named, if it is committed already. In a
-                folder and at a daemon the old one stays until the new one is durable, and stays for
-                good if the save fails; a store and a replicated target remove it first. No other
-                step is ever removed.
+            overwrite: replace that step, which must be named, if it is committed already. The old
+                one stays until the new one is durable, and stays for good if the save fails; a
+                replicated target replaces it place by place. No other step is ever removed.
             allow_pickle: store objects that are neither tensors nor plain values as the planner
                 pickled them; a reader returns them only with `allow_pickle=True`. Otherwise such an
                 object is a TypeError.
@@ -190,10 +191,12 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """The copy that `dcp.async_save` makes; its caller waits for it."""
         with ledger().stall():
+            note_copy()
             return dict(super().stage(state_dict))
 
     def storage_meta(self) -> StorageMeta | None:
-        """Where the checkpoint goes."""
+        """Where the checkpoint goes; asked for when a save begins."""
+        self._turn = turn_of_save()
         return StorageMeta(checkpoint_id=self._path)
 
     # torch hands over `rank` and `use_collectives` only to a parameter that is called kwargs.
@@ -240,6 +243,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
             self._incremental,
             seen.bytes,
             self._overwrite,
+            self._turn,
         )
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:

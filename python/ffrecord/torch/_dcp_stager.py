@@ -25,6 +25,7 @@ from ffrecord.checkpoint._pieces import Fetcher, memory_at
 from ffrecord.checkpoint._staging import TornStageError, room_for_copies
 from ffrecord.checkpoint._state import join
 from ffrecord.checkpoint._tensors import describe, plain_address
+from ffrecord.torch._dcp_turns import note_copy
 
 _ALIGNMENT = 4096
 _SMALL = 64
@@ -91,6 +92,7 @@ class Stager(AsyncStager):
             TypeError: a tensor cannot be copied; names its path.
         """
         with ledger().stall():
+            note_copy()
             taken = _Taken()
             made = taken.value(state_dict, "")
             with self._lock:  # A second call waits until nobody uses the first's copies.

@@ -138,7 +138,8 @@ class Publisher:
         removed = [version for version in versions if version not in held]
         for version in removed:
             with contextlib.suppress(FileNotFoundError):
-                ckpt.remove(self._target, version, timeout_s=self._timeout_s)
+                # No `ckpt.remove`, which notes for a mirror that a user has given a step up.
+                _ffrecord.remove_checkpoint(self._target, version, self._timeout_s)
         return removed
 
     def _held(self) -> set[int]:

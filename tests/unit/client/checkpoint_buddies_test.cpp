@@ -231,9 +231,8 @@ class WatchedAttempt final : public CheckpointAttempt {
                                                const std::function<void()>& released) override {
     return real_->PutSegments(segments, released);
   }
-  Result<bool> Keep(std::uint64_t step, std::string_view old_name, const StoredSegment& segment,
-                    std::string_view name) override {
-    return real_->Keep(step, old_name, segment, name);
+  Result<bool> Keep(const PartManifest& base, std::uint32_t index, std::string_view name) override {
+    return real_->Keep(base, index, name);
   }
 
  protected:

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "client/checkpoint/forwarding_target.h"
+#include "client/checkpoint/positions.h"
+#include "client/checkpoint/target.h"
 #include "temp_folder.h"
 
 namespace ffrecord::client {
@@ -196,6 +198,25 @@ TEST_F(CheckpointLineTest, OtherFilesAreNoRecords) {
                                  "line-1-9", "line-0-0000000000000009", "line-1-000000000000000g"})
     ASSERT_TRUE(target_->Decide(name, "anything"));
   EXPECT_EQ(LineOf(*target_).value().number, 0U);
+}
+
+TEST(PositionsTest, OtherTargetsPushNoReturnOut) {
+  Positions positions;
+  Position back;
+  back.step = 1;
+  back.is_load = true;
+  back.is_newest = false;
+  positions.Load("/run", back);
+  for (int i = 0; i < 5000; ++i) {
+    Position saved;
+    saved.turn = positions.Turn();
+    positions.Save("/other/" + std::to_string(i), saved);
+  }
+  const auto at = positions.At("/run", positions.Turn());
+  ASSERT_EQ(at.size(), 1U);
+  EXPECT_EQ(at.front().step, 1U);
+  EXPECT_TRUE(positions.At("/other/0", positions.Turn()).empty());
+  EXPECT_EQ(positions.At("/other/4999", positions.Turn()).size(), 1U);
 }
 
 }  // namespace
