@@ -52,7 +52,7 @@ Operation SimConfig::Draw(SimRandom& random, std::uint64_t sequence) const {
                                    ReduceType::kF64};
   operation.type = kTypes[random.Below(std::size(kTypes))];
   do {
-    operation.op = static_cast<ReduceOp>(random.Below(kReduceOpCount));
+    operation.op = ReduceOps()[random.Below(ReduceOps().size())].op;
   } while (!IsOffered(operation.type, operation.op));
   Plan& plan = operation.plan;
   plan.collective =
