@@ -48,8 +48,9 @@ class SegmentReader {
   Result<void> Read(std::vector<SegmentCopy> copies) const;
 
   // Reads every block, or as many as it takes to find that much damage; returns what is wrong,
-  // `damage_max` messages at most. `use`, if given, gets the blocks that are whole, on any thread; if
-  // `damage_max` is 1, none of those that were read in one piece with damage. Fails as Read but kIo.
+  // `damage_max` messages at most. `use`, if given, gets the blocks that are whole, on any thread;
+  // if `damage_max` is 1, none of those that were read in one piece with damage. Fails as Read but
+  // kIo.
   using BlockUse = std::function<void(std::uint32_t segment, std::uint64_t offset_bytes,
                                       std::span<const std::byte> block)>;
   Result<std::vector<std::string>> Verify(std::size_t damage_max, const BlockUse& use = {}) const;
