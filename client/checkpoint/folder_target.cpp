@@ -421,6 +421,7 @@ class FolderTarget final : public CheckpointTarget {
   }
 
   Result<std::string> Decide(std::string_view name, std::string_view answer) override {
+    FFR_TRY(MakeFolders(run_));
     const auto decided = PublishSmall(run_ / name, answer);
     if (decided) return std::string(answer);
     if (decided.error().code != ErrorCode::kConflict) return decided.error();
