@@ -225,7 +225,7 @@ def _check_shown(dataset: Any, batch: Any, where: str) -> None:  # noqa: ANN401
     name=GOOD_FILES,
     mode=MODES,
     plan=PLANS,
-    epochs=several(st.integers(0, 9), 4),
+    epochs=several(st.integers(1, 9), 4),
     saved=st.integers(0, 20),
 )
 def named(name: str, mode: str, plan: Plan, epochs: list[int], saved: int) -> None:
