@@ -1,7 +1,7 @@
 """When the state of a save of `torch.distributed.checkpoint` was taken.
 
-`dcp.async_save` copies the state, and a thread of torch's plans and writes it later. That state does
-not go on from a step that the process loads meanwhile.
+`dcp.async_save` copies the state, and a thread of torch's plans and writes it later. That state
+does not go on from a step that the process loads meanwhile.
 """
 
 import threading
