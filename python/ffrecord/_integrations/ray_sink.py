@@ -54,7 +54,7 @@ class RecordSink(ray.data.Datasink[list[str]]):  # type: ignore[misc, unused-ign
         check_vacant(self._path, overwrite)
         self._overwrite = overwrite
         self._options = options
-        self._parts: Path | None = None
+        self._written: Path | None = None  # The files of tasks, also of those that Ray ran again.
         self._making = contextlib.ExitStack()  # The driver's.
 
     def __getstate__(self) -> dict[str, Any]:
@@ -67,21 +67,22 @@ class RecordSink(ray.data.Datasink[list[str]]):  # type: ignore[misc, unused-ign
 
     def on_write_start(self, schema: "pa.Schema | None" = None) -> None:
         """Make the folder for the files; Ray calls it in the driver, before any task."""
-        self._schema = schema
         self._parts = self._making.enter_context(new_folder(self._path, self._overwrite))
+        self._written = self._parts.parent / "written"
+        self._written.mkdir()
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> list[str]:  # noqa: ANN401 - Ray's
         """Write the blocks of one task as one file; return its name, or nothing without rows."""
         import pyarrow as pa
 
-        assert self._parts is not None
+        assert self._written is not None
         tables = [ray.data.block.BlockAccessor.for_block(block).to_arrow() for block in blocks]
         tables = [_plain(table) for table in tables if table.num_rows]
         if not tables:
             return []
         # A task that Ray runs again writes another file.
         name = f"{ctx.task_idx:06}-{uuid.uuid4().hex}.ffr"
-        write_table(pa.concat_tables(tables), self._parts / name, **self._options)
+        write_table(pa.concat_tables(tables), self._written / name, **self._options)
         return [name]
 
     def on_write_complete(self, write_result: Any) -> None:  # noqa: ANN401 - Ray's
@@ -91,14 +92,12 @@ class RecordSink(ray.data.Datasink[list[str]]):  # type: ignore[misc, unused-ign
             ValueError: there are no rows, or tasks wrote columns of different types.
         """
         with self._making:
-            assert self._parts is not None
+            assert self._written is not None
             names = sorted(name for names in write_result.write_returns for name in names)
             if not names:
                 raise ValueError(f"{self._path} is not made: the dataset has no rows")
-            for found in set(os.listdir(self._parts)) - set(names):
-                os.unlink(self._parts / found)  # Tasks that Ray has run again left them.
             for number, name in enumerate(names):
-                os.rename(self._parts / name, self._parts / part_name(number, len(names)))
+                os.rename(self._written / name, self._parts / part_name(number, len(names)))
             open_records(self._parts).close()  # Whether they belong together.
 
     def on_write_failed(self, error: Exception) -> None:
