@@ -12,13 +12,11 @@ arms of each round; its rate is the mean of the two. `--table` measures one of s
 import argparse
 import contextlib
 import importlib.util
-import json
 import math
 import os
 import pathlib
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -28,8 +26,9 @@ import harness
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
 from exports import exports_of
+from shapes import odd_shapes
+from states import ROOT, drop_cache, flat_of, model_state, size_of, tensors_of, thread_ranks
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLES = ("save", "load", "export", "beside", "shapes")
 
 
@@ -54,65 +53,6 @@ def _import_ffrecord() -> Any:
         return ffrecord.checkpoint
     except ImportError as error:
         raise harness.Unable(f"{error}: build it (meson setup build; ninja -C build)") from None
-
-
-def model_state(layers: int) -> dict[str, Any]:
-    """Parameters of a GPT-2 of width 1,024, and the moments that AdamW keeps of each."""
-    import torch
-
-    width = 1024
-    shapes = {"wte": (50257, width), "wpe": (1024, width), "ln_f.w": (width,), "ln_f.b": (width,)}
-    for layer in range(layers):
-        for name, shape in {
-            "ln_1.w": (width,), "ln_1.b": (width,), "attn.qkv.w": (3 * width, width),
-            "attn.qkv.b": (3 * width,), "attn.out.w": (width, width), "attn.out.b": (width,),
-            "ln_2.w": (width,), "ln_2.b": (width,), "mlp.in.w": (4 * width, width),
-            "mlp.in.b": (4 * width,), "mlp.out.w": (width, 4 * width), "mlp.out.b": (width,),
-        }.items():  # fmt: skip
-            shapes[f"h.{layer}.{name}"] = shape
-    generator = torch.Generator().manual_seed(7)
-    return {
-        part: {name: torch.rand(shape, generator=generator) for name, shape in shapes.items()}
-        for part in ("model", "exp_avg", "exp_avg_sq")
-    }
-
-
-def tensors_of(state: Any) -> list[Any]:
-    """All leaves."""
-    if isinstance(state, dict):
-        return [leaf for child in state.values() for leaf in tensors_of(child)]
-    return [state]
-
-
-def flat_of(state: Any, path: str = "") -> dict[str, Any]:
-    """All leaves by their paths."""
-    if not isinstance(state, dict):
-        return {path: state}
-    return {
-        k: v for key, child in state.items() for k, v in flat_of(child, f"{path}/{key}").items()
-    }
-
-
-def size_of(state: Any) -> int:
-    """In bytes."""
-    return sum(tensor.nbytes for tensor in tensors_of(state))
-
-
-def thread_ranks(count: int) -> Any:
-    """Ranks that are threads, as the tests have them; call it when the package can be imported."""
-    folder = str(ROOT / "tests" / "python")
-    if folder not in sys.path:
-        sys.path.append(folder)
-    from thread_ranks import ThreadRanks
-
-    return ThreadRanks(count)
-
-
-def drop_cache(folder: pathlib.Path) -> None:
-    """Put all files below out of the page cache."""
-    for path in [folder] if folder.is_file() else folder.rglob("*"):
-        if path.is_file() and path.stat().st_size > 1 << 20:
-            harness.make_cold(path)
 
 
 class Arms:
@@ -311,152 +251,6 @@ class Arms:
             during.append(step())
         pending.result()
         return statistics.median(during) / statistics.median(alone)
-
-
-def peak_growth(work: Callable[[], object]) -> int:
-    """By how much the process's memory grows at most, in bytes."""
-
-    def status(field: str) -> int:
-        for line in pathlib.Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(field):
-                return int(line.split()[1]) << 10
-        raise harness.Unable(f"/proc/self/status has no {field}")
-
-    pathlib.Path("/proc/self/clear_refs").write_text("5")  # The peak is now what is in use.
-    before = status("VmRSS")
-    work()
-    return status("VmHWM") - before
-
-
-def read_bytes() -> int:
-    """Bytes that this process has had read from disks."""
-    for line in pathlib.Path("/proc/self/io").read_text().splitlines():
-        if line.startswith("read_bytes"):
-            return int(line.split()[1])
-    raise harness.Unable("/proc/self/io has no read_bytes")
-
-
-def reshard_read_cost(arms: Arms) -> float:
-    """Bytes read by three ranks of what four saved, over those that they need."""
-    import torch
-
-    rows = 48_000
-    whole = torch.rand(rows, 4096)
-    run = arms.fresh("reshard")
-
-    def save(rank: Any) -> None:
-        begin, end = rows * rank.rank // 4, rows * (rank.rank + 1) // 4
-        shard = arms.ckpt.Shard(whole[begin:end], (rows, 4096), (begin, 0))
-        arms.ckpt.save(run, 1, {"w": shard}, group=rank)
-
-    thread_ranks(4).must(save)
-    drop_cache(run)
-    before = read_bytes()
-    for rank in range(3):
-        begin, end = rows * rank // 3, rows * (rank + 1) // 3
-        mine = torch.empty(end - begin, 4096)
-        arms.ckpt.load(run, {"w": arms.ckpt.Shard(mine, (rows, 4096), (begin, 0))})
-        if not torch.equal(mine, whole[begin:end]):
-            raise harness.Unable("a reshard gave other bytes")
-    cost = (read_bytes() - before) / whole.nbytes
-    shutil.rmtree(run)
-    return cost
-
-
-def small_tensors(arms: Arms) -> dict[str, float]:
-    """100,000 tensors of 1,000 floats against the same bytes in 100."""
-    import torch
-
-    from ffrecord.checkpoint._saving import Order, flatten
-
-    block = torch.rand(100, 1_000_000)
-    few = {str(i): block[i] for i in range(100)}
-    many = {str(i): row for i, row in enumerate(block.view(100_000, 1000))}
-    seconds = {}
-    for name, state in (("few", few), ("many", many)):
-        run = arms.fresh("small")
-        began = time.perf_counter()
-        arms.ckpt.save(run, 1, state)
-        seconds[name] = time.perf_counter() - began
-    shutil.rmtree(arms.folder / "small")
-    began = time.perf_counter()
-    flatten(Order("x", 1, "rank0", True, 30.0), many, 0, 1)
-    return {
-        "small_tensors_plan_ms": (time.perf_counter() - began) * 1000,
-        "small_tensors_cost": seconds["many"] / seconds["few"],
-    }
-
-
-def incremental_cost(arms: Arms) -> dict[str, float]:
-    """Checkpoints, each with a tenth of its bytes changed: bytes and times by those of the first.
-
-    The second one reads what it shares, which a process does once; the third one does not.
-    """
-    run = arms.fresh("incremental")
-    seconds = []
-
-    def save(step: int) -> None:
-        began = time.perf_counter()
-        arms.ckpt.save(run, step, arms.state, incremental=True)
-        seconds.append(time.perf_counter() - began)
-
-    def change() -> None:
-        for tensor in tensors_of(arms.state):
-            if tensor.nbytes >= 1 << 20:
-                tensor[: max(1, len(tensor) // 10)] += 1
-
-    save(1)
-    first = occupied(run)
-    change()
-    save(2)
-    cost = occupied(run) / first - 1
-    change()
-    save(3)
-    shutil.rmtree(run)
-    return {
-        "incremental_cost": cost,
-        "incremental_first_time_cost": seconds[1] / seconds[0],
-        "incremental_time_cost": seconds[2] / seconds[0],
-    }
-
-
-def occupied(folder: pathlib.Path) -> int:
-    """Bytes on disk, those that have several names once."""
-    files = {(path.stat().st_ino, path.stat().st_blocks * 512) for path in folder.rglob("*")}
-    return sum(size for _, size in files)
-
-
-def plan_1024(arms: Arms) -> dict[str, float]:
-    """The work of 1,024 ranks around their writing; see arms/plan_1024.py."""
-    run = arms.fresh("plan")
-    places = [str(ROOT / "tests" / "python"), str(pathlib.Path(__file__).parent), *sys.path]
-    done = subprocess.run(
-        [sys.executable, pathlib.Path(__file__).parent / "arms" / "plan_1024.py", run],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    shutil.rmtree(run)
-    return {key: float(value) for key, value in json.loads(done.stdout).items()}
-
-
-def odd_shapes(arms: Arms) -> dict[str, float]:
-    """Figures that are not rates."""
-    run = arms.fresh("memory")
-    ckpt, state = arms.ckpt, arms.state
-    peaks = {
-        "peak_over_state_bytes": lambda: ckpt.save(run, 1, state),
-        "async_peak_over_state_bytes": lambda: ckpt.async_save(run, 2, state).result(),
-    }
-    grown = {key: float(peak_growth(work)) for key, work in peaks.items()}
-    shutil.rmtree(run)
-    return {
-        **grown,
-        "reshard_read_cost": reshard_read_cost(arms),
-        **small_tensors(arms),
-        **incremental_cost(arms),
-        **plan_1024(arms),
-    }
 
 
 def saves_of(arms: Arms) -> list[harness.Arm]:

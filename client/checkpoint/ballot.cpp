@@ -113,6 +113,7 @@ std::vector<std::byte> EncodePlanWord(const PlanWord& word) {
   writer.Put(word.step);
   writer.PutBytes(word.attempt);
   PutTally(writer, word.tally);
+  writer.Put(static_cast<std::uint8_t>(word.shares ? 1 : 0));
   return std::move(writer).Take();
 }
 
@@ -122,6 +123,7 @@ Result<PlanWord> DecodePlanWord(std::span<const std::byte> bytes) {
   word.step = cursor.Take<std::uint64_t>();
   word.attempt = TakeId(cursor);
   word.tally = GetTally(cursor);
+  word.shares = cursor.Take<std::uint8_t>() != 0;
   FFR_TRY(CheckWhole(cursor));
   return word;
 }

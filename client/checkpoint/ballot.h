@@ -23,6 +23,7 @@ struct PlanWord {
   std::uint64_t step = 0;
   AttemptId attempt{};  // The coordinator's is the one of the save.
   BoxTally tally;
+  bool shares = true;  // The coordinator's is the one of the save: see BegunSave.
 };
 
 // The boxes that a rank is about to save, or some of them: sent only if the words do not add up,

@@ -54,9 +54,9 @@ class VisibleAttempt final : public CheckpointAttempt {
                                                const std::function<void()>& /*released*/) override {
     return Error{ErrorCode::kInvalidArgument, "checkpoint: what is saved anew is not visible yet"};
   }
-  Result<bool> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
-                    std::string_view /*name*/) override {
-    return false;
+  Result<std::optional<WrittenFile>> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
+                                          std::string_view /*name*/) override {
+    return std::optional<WrittenFile>();
   }
 
  protected:
@@ -97,9 +97,9 @@ class BuddyAttempt final : public CheckpointAttempt {
     return joined;
   }
 
-  Result<bool> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
-                    std::string_view /*name*/) override {
-    return false;
+  Result<std::optional<WrittenFile>> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
+                                          std::string_view /*name*/) override {
+    return std::optional<WrittenFile>();
   }
 
  protected:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -69,6 +70,21 @@ class BuddyStep final : public CommittedStep {
         return trouble.value_or(
             Error{ErrorCode::kNotFound, "checkpoint: a rank shard has no copy"});
     return OpenFilesWithCopies(std::move(readers), std::move(copies));
+  }
+
+  // Each at the first of its places that can be asked.
+  Result<bool> Holds(std::span<const std::string> segments) const override {
+    std::map<std::vector<std::size_t>, std::vector<std::string>> by_holders;
+    for (const std::string& segment : segments) by_holders[HoldersOf(segment)].push_back(segment);
+    for (const auto& [holders, of_them] : by_holders) {
+      Result<bool> there = false;
+      for (const std::size_t place : holders) {
+        there = (*places_)[place].files->Holds(of_them);
+        if (there) break;
+      }
+      if (!FFR_TRY(there)) return false;
+    }
+    return true;
   }
 
   std::unique_ptr<CommittedStep> Twin() const override {

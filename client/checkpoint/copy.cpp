@@ -204,6 +204,7 @@ class MirroredStep final : public CommittedStep {
       : local_(std::move(local)), step_(step), remote_(std::move(remote)), options_(options) {}
 
   std::string Describe(std::string_view name) const override { return local_->Describe(name); }
+  std::string IdentityOf(std::string_view name) const override { return local_->IdentityOf(name); }
   Result<std::vector<std::byte>> ReadFile(std::string_view name,
                                           std::uint64_t size_bytes_max) const override {
     return local_->ReadFile(name, size_bytes_max);
@@ -211,6 +212,9 @@ class MirroredStep final : public CommittedStep {
   Result<std::unique_ptr<RangeReader>> OpenFiles(
       std::span<const std::string> names) const override {
     return local_->OpenFiles(names);
+  }
+  Result<bool> Holds(std::span<const std::string> segments) const override {
+    return local_->Holds(segments);
   }
 
   // The step may have been saved again since it was copied: another save is no fallback.

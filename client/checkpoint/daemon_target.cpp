@@ -5,14 +5,19 @@
 #include <string>
 #include <utility>
 
+#include "client/checkpoint/packed_files.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
+#include "client/checkpoint/verified.h"
 #include "client/dataset/catalog.h"
 #include "client/dataset/cluster.h"
 #include "client/dataset/cluster_files.h"
+#include "client/dataset/failures.h"
 #include "client/dataset/upload.h"
 #include "client/dataset/verified_extents.h"
+#include "libffrecord/base/hex.h"
 #include "libffrecord/base/side_by_side.h"
+#include "libffrecord/format/checkpoint_segment.h"
 #include "libffrecord/format/dataset_manifest.h"
 
 namespace ffrecord::client {
@@ -42,92 +47,6 @@ Error StepExists(const RemoteRun& run, std::uint64_t step) {
                                          "first"};
 }
 
-// A file's entry travels to the coordinator as a manifest of that one file.
-Result<WrittenFile> Written(ManifestFile file) {
-  std::string name = file.name;
-  auto entry = FFR_TRY(EncodeDatasetManifest({{std::move(file)}}));
-  return WrittenFile{std::move(name), std::move(entry)};
-}
-
-class DaemonAttempt final : public CheckpointAttempt {
- public:
-  // Takes the place of the step at revision `replaced`; 0: of none.
-  DaemonAttempt(const RemoteRun& run, std::uint64_t step, std::uint64_t replaced)
-      : run_(run), step_(step), replaced_(replaced) {}
-
-  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
-                          const FileSource& source) override {
-    return PutTo(*FFR_TRY(BeginUpload()), name, size_bytes, source);
-  }
-
-  // Segments travel over connections of their own.
-  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
-                                               const std::function<void()>& released) override {
-    Upload* const upload = FFR_TRY(BeginUpload());
-    std::vector<WrittenFile> written(segments.size());
-    std::atomic<std::size_t> next{0};
-    const auto put_some = [&](const SideBySide& others) -> Result<void> {
-      for (std::size_t i; !others.failed() && (i = next++) < segments.size();) {
-        SegmentImage& image = segments[i].image;
-        written[i] = FFR_TRY(PutTo(
-            *upload, segments[i].name, image.layout().file_size_bytes,
-            [&](std::uint64_t offset, std::uint64_t size) { return image.At(offset, size); }));
-      }
-      return {};
-    };
-    FFR_TRY(SideBySide::Run(std::min(segments.size(), kSegmentsAtOnce), put_some));
-    if (released) released();
-    return written;
-  }
-
-  // Every name at a daemon has extents of its own.
-  Result<bool> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
-                    std::string_view /*name*/) override {
-    return false;
-  }
-
- protected:
-  // A daemon that was started anew between a publication and its repetition has forgotten whose it
-  // was, and says that there is one: which, the extents that it names tell.
-  Result<void> MakeVisible(std::span<const WrittenFile> files) override {
-    DatasetManifest manifest;
-    for (const WrittenFile& file : files) {
-      DatasetManifest one = FFR_TRY(DecodeDatasetManifest(file.entry));
-      std::move(one.files.begin(), one.files.end(), std::back_inserter(manifest.files));
-    }
-    const auto mode = replaced_ == 0 ? net::Publish::Mode::kCreate : net::Publish::Mode::kSwap;
-    const Catalog catalog = FFR_TRY(run_.catalog());
-    const auto published =
-        catalog.Publish(run_.NameOf(step_), manifest, mode, replaced_, run_.deadline());
-    if (published) return {};
-    const auto there = catalog.Resolve(run_.NameOf(step_), run_.deadline());
-    if (!there) return WithoutALook(published.error(), there.error());
-    if (there.value().manifest != manifest) return StepExists(run_, step_);
-    return {};
-  }
-
-  // The daemon collects an upload that is never published.
-  void Discard() noexcept override {}
-
- private:
-  Result<Upload*> BeginUpload() {
-    if (!upload_) upload_.emplace(FFR_TRY(run_.finder->Find()));
-    return &*upload_;
-  }
-  static Result<WrittenFile> PutTo(Upload& upload, std::string_view name, std::uint64_t size_bytes,
-                                   const FileSource& source) {
-    return Written(FFR_TRY(upload.PutFrom(std::string(name), size_bytes,
-                                          [&](std::uint64_t offset, std::span<std::byte> room) {
-                                            return source(offset, room.size());
-                                          })));
-  }
-
-  RemoteRun run_;
-  std::uint64_t step_;
-  std::uint64_t replaced_;
-  std::optional<Upload> upload_;  // Once there is a file to be brought.
-};
-
 class DaemonStep final : public CommittedStep {
  public:
   DaemonStep(RemoteRun run, std::uint64_t step, DatasetManifest manifest)
@@ -136,6 +55,18 @@ class DaemonStep final : public CommittedStep {
   std::string Describe(std::string_view name) const override {
     return run_.Describe(step_) + "/" + std::string(name);
   }
+
+  // The extents: no other bytes ever have their ids, whatever the names of step and file are.
+  std::string IdentityOf(std::string_view name) const override {
+    const ManifestFile* const file = manifest_.Find(name);
+    if (file == nullptr) return {};
+    std::string identity = "extents";
+    for (const ManifestExtent& extent : file->extents) identity += " " + Hex(extent.id);
+    return identity;
+  }
+
+  // Null: the step has no such file.
+  const ManifestFile* Find(std::string_view name) const { return manifest_.Find(name); }
 
   Result<std::vector<std::byte>> ReadFile(std::string_view name,
                                           std::uint64_t size_bytes_max) const override {
@@ -169,10 +100,186 @@ class DaemonStep final : public CommittedStep {
     return OpenClusterFiles(FFR_TRY(run_.finder->Find()), std::move(wanted), run_.Describe(step_));
   }
 
+  // A name stays when a disk with its extents is lost: one byte of each is read.
+  Result<bool> Holds(std::span<const std::string> segments) const override {
+    std::vector<std::string> names;
+    for (const std::string& segment : segments)
+      names.push_back(Find(segment) != nullptr ? segment : segment + std::string(kPackedSuffix));
+    const auto files = OpenFiles(names);
+    if (!files && IsDamage(files.error())) return false;
+    if (!files) return files.error();
+    std::vector<RangeRead> reads;
+    for (std::uint32_t i = 0; i < names.size(); ++i)
+      for (std::uint64_t at = 0; at < files.value()->file_size_bytes(i); at += kExtentSizeMax)
+        reads.push_back({i, at, {}, ErrorCode::kOk});
+    std::vector<std::byte> bytes(reads.size());
+    for (std::size_t i = 0; i < reads.size(); ++i)
+      reads[i].destination = std::span(bytes).subspan(i, 1);
+    FFR_TRY(files.value()->Read(reads));
+    for (const RangeRead& read : reads) {
+      if (read.status == ErrorCode::kOk) continue;
+      const Error failure{read.status, Describe(names[read.file]) + ": asking for it failed"};
+      if (IsDamage(failure) || IsIll(failure)) return false;
+      return failure;
+    }
+    return true;
+  }
+
  private:
   RemoteRun run_;
   std::uint64_t step_;
   DatasetManifest manifest_;
+};
+
+// A file's entry travels to the coordinator as a manifest of that one file.
+Result<WrittenFile> Written(ManifestFile file) {
+  std::string name = file.name;
+  auto entry = FFR_TRY(EncodeDatasetManifest({{std::move(file)}}));
+  return WrittenFile{std::move(name), std::move(entry)};
+}
+
+// The refusal of a publication, where nothing has taken the name.
+bool IsOfExtents(const Error& refusal) {
+  return refusal.code == ErrorCode::kConflict || refusal.code == ErrorCode::kCorruption;
+}
+
+// Only the ranks know which of them have kept extents.
+Error LostExtents(Error refusal) {
+  refusal.code = ErrorCode::kConflict;
+  refusal.system_errno = kKeptIsLost;
+  return refusal;
+}
+
+class DaemonAttempt final : public CheckpointAttempt {
+ public:
+  // Takes the place of the step at revision `replaced`; 0: of none.
+  DaemonAttempt(const RemoteRun& run, std::uint64_t step, std::uint64_t replaced)
+      : run_(run), step_(step), replaced_(replaced) {}
+
+  Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
+                          const FileSource& source) override {
+    return PutTo(*FFR_TRY(BeginUpload()), name, size_bytes, source);
+  }
+
+  // Segments travel over connections of their own.
+  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
+                                               const std::function<void()>& released) override {
+    Upload* const upload = FFR_TRY(BeginUpload());
+    std::vector<WrittenFile> written(segments.size());
+    std::atomic<std::size_t> next{0};
+    const auto put_some = [&](const SideBySide& others) -> Result<void> {
+      for (std::size_t i; !others.failed() && (i = next++) < segments.size();) {
+        SegmentImage& image = segments[i].image;
+        written[i] = FFR_TRY(PutTo(
+            *upload, segments[i].name, image.layout().file_size_bytes,
+            [&](std::uint64_t offset, std::uint64_t size) { return image.At(offset, size); }));
+      }
+      return {};
+    };
+    FFR_TRY(SideBySide::Run(std::min(segments.size(), kSegmentsAtOnce), put_some));
+    if (released) released();
+    return written;
+  }
+
+  // The same extents: daemons keep them as long as a name has them.
+  Result<std::optional<WrittenFile>> Keep(const PartManifest& base, std::uint32_t index,
+                                          std::string_view name) override {
+    const std::optional<WrittenFile> none;
+    if (!FindBase(base)) return none;
+    const std::string kept = SegmentName(base.rank, index);
+    const ManifestFile* const found = base_->files.Find(kept);
+    if (found == nullptr ||
+        found->size_bytes !=
+            LayoutOfSegment(base.segments[index].payload_size_bytes).file_size_bytes)
+      return none;
+    const SegmentInFile segment{kept, {&base, index}};
+    const auto is_whole = AreWhole(base_->files, {&segment, 1});
+    if (!is_whole || !is_whole.value()) return none;
+    kept_.push_back(base.segments[index].id);
+    ManifestFile file = *found;
+    file.name = name;
+    return std::optional(FFR_TRY(Written(std::move(file))));
+  }
+
+  void ForgetKept() noexcept override {
+    for (const SegmentId& segment : kept_) VerifiedSegments::Process().Forget(segment);
+  }
+
+  // The step that was looked at is that save for good. If it is not there any more, its extents may
+  // be gone.
+  Result<bool> IsKeptFrom(std::uint64_t step, const AttemptId& /*attempt*/) override {
+    const Catalog catalog = FFR_TRY(run_.catalog());
+    const auto there = catalog.Resolve(run_.NameOf(step), run_.deadline());
+    return there && base_ && there.value().revision == base_->revision;
+  }
+
+ protected:
+  // A daemon that was started anew between a publication and its repetition has forgotten whose it
+  // was, and says that there is one: which, the extents that it names tell.
+  Result<void> MakeVisible(std::span<const WrittenFile> files) override {
+    DatasetManifest manifest;
+    for (const WrittenFile& file : files) {
+      DatasetManifest one = FFR_TRY(DecodeDatasetManifest(file.entry));
+      std::move(one.files.begin(), one.files.end(), std::back_inserter(manifest.files));
+    }
+    const auto mode = replaced_ == 0 ? net::Publish::Mode::kCreate : net::Publish::Mode::kSwap;
+    const Catalog catalog = FFR_TRY(run_.catalog());
+    const auto published =
+        catalog.Publish(run_.NameOf(step_), manifest, mode, replaced_, run_.deadline());
+    if (published) return {};
+    const auto there = catalog.Resolve(run_.NameOf(step_), run_.deadline());
+    const bool is_there = there && (replaced_ == 0 || there.value().revision != replaced_);
+    const bool is_known = there || there.error().code == ErrorCode::kNotFound;
+    if (!is_there && is_known && IsOfExtents(published.error()))
+      return LostExtents(published.error());
+    if (!there) return WithoutALook(published.error(), there.error());
+    if (there.value().manifest != manifest) return StepExists(run_, step_);
+    return {};
+  }
+
+  // The daemon collects an upload that is never published.
+  void Discard() noexcept override {}
+
+ private:
+  // A step that others are kept from.
+  struct Base {
+    std::uint64_t step;
+    AttemptId attempt;
+    std::uint64_t revision;
+    DaemonStep files;
+  };
+  // Whether `base_` is the step of `part` now; looks once for all segments.
+  bool FindBase(const PartManifest& part) {
+    if (base_ && base_->step == part.step && base_->attempt == part.attempt) return true;
+    const auto catalog = run_.catalog();
+    if (!catalog) return false;
+    auto found = catalog.value().Resolve(run_.NameOf(part.step), run_.deadline());
+    if (!found) return false;
+    DaemonStep files(run_, part.step, std::move(found.value().manifest));
+    const auto root = ReadRootManifest(files, part.step);
+    if (!root || root.value().attempt != part.attempt) return false;
+    base_.emplace(Base{part.step, part.attempt, found.value().revision, std::move(files)});
+    return true;
+  }
+
+  Result<Upload*> BeginUpload() {
+    if (!upload_) upload_.emplace(FFR_TRY(run_.finder->Find()));
+    return &*upload_;
+  }
+  static Result<WrittenFile> PutTo(Upload& upload, std::string_view name, std::uint64_t size_bytes,
+                                   const FileSource& source) {
+    return Written(FFR_TRY(upload.PutFrom(std::string(name), size_bytes,
+                                          [&](std::uint64_t offset, std::span<std::byte> room) {
+                                            return source(offset, room.size());
+                                          })));
+  }
+
+  RemoteRun run_;
+  std::uint64_t step_;
+  std::uint64_t replaced_;
+  std::optional<Base> base_;      // Once a segment is to be kept.
+  std::vector<SegmentId> kept_;   // Segments of it that were kept.
+  std::optional<Upload> upload_;  // Once there is a file to be brought.
 };
 
 class DaemonTarget final : public CheckpointTarget {

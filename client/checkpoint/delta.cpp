@@ -165,26 +165,30 @@ KeptBoxes UnchangedBoxes(const PartManifest& base, std::span<const TensorView> t
   return OnlyThose(kept, is_kept);
 }
 
-Result<PartPlan> PlanDelta(CheckpointAttempt& attempt, const std::optional<PartManifest>& base,
-                           const PartPlan& whole, std::span<const TensorView> tensors) {
+Result<DeltaPlan> PlanDelta(CheckpointAttempt& attempt, const std::optional<PartManifest>& base,
+                            const PartPlan& whole, std::span<const TensorView> tensors) {
   const std::uint32_t rank = whole.part.rank;
   const auto contents = FFR_TRY(ContentsOf(tensors, true));
   KeptBoxes kept;
+  DeltaPlan plan;
   if (base) {
     kept = UnchangedBoxes(*base, tensors, contents);
     std::vector<bool> is_kept;
-    std::uint32_t count = 0;
-    for (std::size_t i = 0; i < kept.segments.size(); ++i) {
-      is_kept.push_back(
-          FFR_TRY(attempt.Keep(*base, kept.segments_before[i], SegmentName(rank, count))));
-      count += is_kept.back() ? 1 : 0;
+    for (const std::uint32_t before : kept.segments_before) {
+      const auto count = static_cast<std::uint32_t>(plan.files.size());
+      auto file = FFR_TRY(attempt.Keep(*base, before, SegmentName(rank, count)));
+      is_kept.push_back(file.has_value());
+      if (file) plan.files.push_back(std::move(*file));
     }
-    if (count > 0 && !FFR_TRY(attempt.IsKeptFrom(base->step, base->attempt)))
+    if (!plan.files.empty() && !FFR_TRY(attempt.IsKeptFrom(base->step, base->attempt))) {
       is_kept.assign(is_kept.size(), false);
+      plan.files.clear();
+    }
     kept = OnlyThose(kept, is_kept);
   }
-  return PlanPart(whole.part.step, whole.part.attempt, rank, tensors, kDeltaSegmentTarget, &kept,
-                  contents);
+  plan.part = FFR_TRY(PlanPart(whole.part.step, whole.part.attempt, rank, tensors,
+                               kDeltaSegmentTarget, &kept, contents));
+  return plan;
 }
 
 }  // namespace ffrecord::client

@@ -14,9 +14,10 @@
 namespace ffrecord::client {
 
 // An incremental save keeps what the step before it already holds: a segment that still has enough
-// bytes of use gets a second name in the new step's folder (a hard link), and the new part manifest
-// points into it. So every step is complete: it can be read, verified and removed without the
-// others, and the file system frees bytes when no step has them any more.
+// bytes of use gets a second name in the new step (in a folder a hard link, at a daemon a second
+// name of the same extents), and the new part manifest points into it. So every step is complete:
+// it can be read, verified and removed without the others, and the file system or the daemon frees
+// bytes when no step has them any more.
 // 12-steps-share-segments.md.
 
 // Rows of a tensor that change or stay together, in bytes: what an incremental save compares.
@@ -40,8 +41,15 @@ std::optional<PartManifest> FindBase(const CheckpointTarget& target, std::uint32
 KeptBoxes UnchangedBoxes(const PartManifest& base, std::span<const TensorView> tensors,
                          std::span<const BoxContent> contents);
 
-// Plans the part of `rank` again, after giving to `attempt` what it can keep of `base`.
-Result<PartPlan> PlanDelta(CheckpointAttempt& attempt, const std::optional<PartManifest>& base,
-                           const PartPlan& whole, std::span<const TensorView> tensors);
+// The plan of an incremental save. `files` are the segments that it keeps, as the coordinator is to
+// publish them, in the order of the first segments of `part`.
+struct DeltaPlan {
+  PartPlan part;
+  std::vector<WrittenFile> files;
+};
+
+// Plans the part `whole` again, after giving to `attempt` what it can keep of `base`.
+Result<DeltaPlan> PlanDelta(CheckpointAttempt& attempt, const std::optional<PartManifest>& base,
+                            const PartPlan& whole, std::span<const TensorView> tensors);
 
 }  // namespace ffrecord::client

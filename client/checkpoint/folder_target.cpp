@@ -104,23 +104,25 @@ class FolderAttempt final : public CheckpointAttempt {
   // A hard link. Where there is none to be had (another file system, too many links, no such
   // thing here, the step just removed, its bytes damaged or not readable) the bytes are written
   // again.
-  Result<bool> Keep(const PartManifest& base, std::uint32_t index, std::string_view name) override {
+  Result<std::optional<WrittenFile>> Keep(const PartManifest& base, std::uint32_t index,
+                                          std::string_view name) override {
+    const std::optional<WrittenFile> none;
     const fs::path from = run_ / StepName(base.step) / SegmentName(base.rank, index);
     const fs::path to = folder_ / name;
     struct stat status {};
     if (::lstat(from.c_str(), &status) != 0 || !S_ISREG(status.st_mode) ||
         static_cast<std::uint64_t>(status.st_size) !=
             LayoutOfSegment(base.segments[index].payload_size_bytes).file_size_bytes)
-      return false;
+      return none;
     FFR_TRY(MakeFolder(to.parent_path()));
-    if (::link(from.c_str(), to.c_str()) != 0) return false;
+    if (::link(from.c_str(), to.c_str()) != 0) return none;
     const auto is_whole = IsWholeHere({std::string(name), {&base, index}});
     if (is_whole && is_whole.value()) {
       kept_.push_back(to);
-      return true;
+      return std::optional(WrittenFile{std::string(name), {}});
     }
     if (::unlink(to.c_str()) != 0) return ErrnoError("remove", to, errno);
-    return false;
+    return none;
   }
 
   // Steps are removed and saved again by name, while links were made. A save's id never returns.

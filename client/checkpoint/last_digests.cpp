@@ -36,17 +36,32 @@ struct LastSaves {
 
 std::uint64_t HashOf(std::string_view key) { return Xxh3(std::as_bytes(std::span(key))); }
 
+void Sort(RankDigests& digests) {
+  if (!std::ranges::is_sorted(digests)) std::ranges::sort(digests);
+}
+
+// Null if there is none. Requires that they are sorted.
+const std::uint64_t* Find(const RankDigests& digests, std::uint64_t hash) {
+  const auto found = std::ranges::lower_bound(digests, hash, {}, &RankDigests::value_type::first);
+  return found != digests.end() && found->first == hash ? &found->second : nullptr;
+}
+
 }  // namespace
 
 RankDigests DigestsOfRank(const PartManifest& part) {
   RankDigests digests;
   digests.reserve(part.boxes.size());
-  for (const StoredBox& box : part.boxes)
-    if (box.size_bytes != 0) digests[HashOf(box.key)] ^= box.digest;
+  std::string_view key;  // Boxes of one tensor are side by side.
+  for (const StoredBox& box : part.boxes) {
+    if (box.size_bytes == 0) continue;
+    if (digests.empty() || box.key != key) digests.emplace_back(HashOf(box.key), 0);
+    key = box.key;
+    digests.back().second ^= box.digest;
+  }
   return digests;
 }
 
-Result<void> CheckChanged(std::string_view address, std::uint64_t step, const RankDigests& digests,
+Result<void> CheckChanged(std::string_view address, std::uint64_t step, RankDigests& digests,
                           const SaveOptions& options) {
   if (!options.unchanged || options.training.empty()) return {};
   std::uint64_t last_step = 0;
@@ -57,13 +72,13 @@ Result<void> CheckChanged(std::string_view address, std::uint64_t step, const Ra
     const auto last = saves.by_target.find(KeyOfTarget(address));
     if (last == saves.by_target.end() || last->second.step == step) return {};
     last_step = last->second.step;
+    Sort(last->second.digests);
+    Sort(digests);
     for (const std::string& key : options.training) {
       const std::uint64_t hash = HashOf(key);
-      const auto now = digests.find(hash);
-      const auto before = last->second.digests.find(hash);
-      if (now != digests.end() && before != last->second.digests.end() &&
-          now->second == before->second)
-        unchanged.push_back(key);
+      const std::uint64_t* const now = Find(digests, hash);
+      const std::uint64_t* const before = Find(last->second.digests, hash);
+      if (now != nullptr && before != nullptr && *now == *before) unchanged.push_back(key);
     }
   }
   if (unchanged.empty()) return {};

@@ -7,10 +7,12 @@
 #include <vector>
 
 #include "client/checkpoint/target.h"
+#include "client/checkpoint/verified.h"
 #include "libffrecord/base/base64.h"
 #include "libffrecord/base/cursor.h"
 #include "libffrecord/base/hex.h"
 #include "libffrecord/base/side_by_side.h"
+#include "libffrecord/format/checkpoint_segment.h"
 #include "libffrecord/object_store/digests.h"
 #include "libffrecord/object_store/object_files.h"
 #include "libffrecord/object_store/s3_bucket.h"
@@ -50,6 +52,51 @@ Error StepExists(const ObjectRun& run, std::uint64_t step) {
                                          " is committed already; save another step, or remove it "
                                          "first"};
 }
+
+// --- Reading -------------------------------------------------------------------------------------
+
+class ObjectStep final : public CommittedStep {
+ public:
+  ObjectStep(ObjectRun run, std::uint64_t step, std::vector<std::byte> root, std::string folder)
+      : run_(std::move(run)), step_(step), root_(std::move(root)), folder_(std::move(folder)) {}
+
+  std::string Describe(std::string_view name) const override {
+    return run_.bucket->Describe(name == kRootManifestName ? run_.RootKey(step_)
+                                                           : folder_ + std::string(name));
+  }
+
+  Result<std::vector<std::byte>> ReadFile(std::string_view name,
+                                          std::uint64_t size_bytes_max) const override {
+    if (name == kRootManifestName) return root_;
+    return run_.bucket->Get(folder_ + std::string(name), size_bytes_max);
+  }
+
+  Result<std::unique_ptr<RangeReader>> OpenFiles(
+      std::span<const std::string> names) const override {
+    return object_store::OpenObjectFiles(run_.bucket, FFR_TRY(Find(names)));
+  }
+
+  // The objects of those files. Fails with kNotFound.
+  Result<std::vector<S3Bucket::Object>> Find(std::span<const std::string> names) const {
+    const auto listing = FFR_TRY(run_.bucket->List(folder_, false));
+    std::map<std::string_view, const S3Bucket::Object*> objects;
+    for (const auto& object : listing.objects) objects[object.key] = &object;
+    std::vector<S3Bucket::Object> wanted;
+    for (const std::string& name : names) {
+      const auto found = objects.find(folder_ + name);
+      if (found == objects.end())
+        return Error{ErrorCode::kNotFound, Describe(name) + ": the step has no such file"};
+      wanted.push_back(*found->second);
+    }
+    return wanted;
+  }
+
+ private:
+  ObjectRun run_;
+  std::uint64_t step_;
+  std::vector<std::byte> root_;
+  std::string folder_;
+};
 
 // --- Writing -------------------------------------------------------------------------------------
 
@@ -210,9 +257,29 @@ class ObjectAttempt final : public CheckpointAttempt {
     return written;
   }
 
-  Result<bool> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
-                    std::string_view /*name*/) override {
-    return false;
+  // A copy that the store makes, for each step has objects of its own. It is as whole as what it is
+  // made of: nobody reads it again for the next save.
+  Result<std::optional<WrittenFile>> Keep(const PartManifest& base, std::uint32_t index,
+                                          std::string_view name) override {
+    const std::optional<WrittenFile> none;
+    const SegmentInFile segment{SegmentName(base.rank, index), {&base, index}};
+    const ObjectStep step(run_, base.step, {}, run_.Folder(base.step, base.attempt));
+    const auto found = copies_ ? step.Find({&segment.name, 1}) : Result(FoundObjects());
+    const std::uint64_t size_bytes =
+        LayoutOfSegment(base.segments[index].payload_size_bytes).file_size_bytes;
+    if (!found || found.value().empty() || found.value().front().size_bytes != size_bytes)
+      return none;
+    const auto is_whole = AreWhole(step, {&segment, 1});
+    if (!is_whole || !is_whole.value()) return none;
+    const S3Bucket::Object& object = found.value().front();
+    const std::string copy = folder_ + std::string(name);
+    const auto copied = run_.bucket->Copy(object.key, object.etag, copy);
+    if (!copied && MayComeLate(copied.error())) return Unsure(copied.error());
+    copies_ = static_cast<bool>(copied);
+    if (!copies_) return none;
+    VerifiedSegments::Process().AddCopy(base.segments[index].id, step.Describe(segment.name),
+                                        run_.bucket->Describe(copy));
+    return std::optional(Written(name, size_bytes));
   }
 
   // Removes what `folder` holds, as far as that can be done.
@@ -331,52 +398,27 @@ class ObjectAttempt final : public CheckpointAttempt {
     }
   }
 
+  // The store may make the copy yet, in the place of what would be sent under its name.
+  static bool MayComeLate(const Error& error) {
+    return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded;
+  }
+  static Error Unsure(Error error) {
+    error.message +=
+        "; the store may make that copy yet: save the step again, or without incremental";
+    return error;
+  }
+
+  using FoundObjects = std::vector<S3Bucket::Object>;
+
   ObjectRun run_;
   std::uint64_t step_;
   std::string folder_;
   std::optional<ReplacedRoot> replaced_;
   std::vector<std::byte> root_;
+  bool copies_ = true;  // The store; false once it has refused a copy.
 };
 
-// --- Reading -------------------------------------------------------------------------------------
-
-class ObjectStep final : public CommittedStep {
- public:
-  ObjectStep(ObjectRun run, std::uint64_t step, std::vector<std::byte> root, std::string folder)
-      : run_(std::move(run)), step_(step), root_(std::move(root)), folder_(std::move(folder)) {}
-
-  std::string Describe(std::string_view name) const override {
-    return run_.bucket->Describe(name == kRootManifestName ? run_.RootKey(step_)
-                                                           : folder_ + std::string(name));
-  }
-
-  Result<std::vector<std::byte>> ReadFile(std::string_view name,
-                                          std::uint64_t size_bytes_max) const override {
-    if (name == kRootManifestName) return root_;
-    return run_.bucket->Get(folder_ + std::string(name), size_bytes_max);
-  }
-
-  Result<std::unique_ptr<RangeReader>> OpenFiles(
-      std::span<const std::string> names) const override {
-    const auto listing = FFR_TRY(run_.bucket->List(folder_, false));
-    std::map<std::string_view, const S3Bucket::Object*> objects;
-    for (const auto& object : listing.objects) objects[object.key] = &object;
-    std::vector<S3Bucket::Object> wanted;
-    for (const std::string& name : names) {
-      const auto found = objects.find(folder_ + name);
-      if (found == objects.end())
-        return Error{ErrorCode::kNotFound, Describe(name) + ": the step has no such file"};
-      wanted.push_back(*found->second);
-    }
-    return object_store::OpenObjectFiles(run_.bucket, std::move(wanted));
-  }
-
- private:
-  ObjectRun run_;
-  std::uint64_t step_;
-  std::vector<std::byte> root_;
-  std::string folder_;
-};
+// --- The run ------------------------------------------------------------------------------------
 
 class ObjectTarget final : public CheckpointTarget {
  public:

@@ -17,6 +17,9 @@
 namespace ffrecord::client {
 namespace {
 
+// Behind the attempt in what the coordinator sends to the other ranks, if none of them is to share.
+constexpr std::string_view kSharesNothing = "-shares-nothing";
+
 Error Invalid(const std::string& what) {
   return Error{ErrorCode::kInvalidArgument, "checkpoint: " + what};
 }
@@ -95,9 +98,10 @@ Result<CheckpointShards> CheckpointShards::Begin(std::string_view target, std::u
   auto impl = std::make_unique<Impl>(step, true, options);
   impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
   impl->id = Random<std::array<std::byte, 16>>();
-  impl->name = Hex(impl->id);
   impl->address = target;
   impl->begun = FFR_TRY(BeginSave(*impl->target, target, step, impl->id, options));
+  impl->name = Hex(impl->id);
+  if (!impl->begun.shares) impl->name += kSharesNothing;
   return CheckpointShards(std::move(impl));
 }
 
@@ -106,8 +110,10 @@ Result<CheckpointShards> CheckpointShards::Join(std::string_view target, std::ui
                                                 const SaveOptions& options) {
   auto impl = std::make_unique<Impl>(step, false, options);
   impl->target = FFR_TRY(OpenTarget(target, {options.direct, options.session}));
-  impl->id = FFR_TRY(AttemptOf(attempt));
   impl->name = attempt;
+  impl->begun.shares = !attempt.ends_with(kSharesNothing);
+  if (!impl->begun.shares) attempt.remove_suffix(kSharesNothing.size());
+  impl->id = FFR_TRY(AttemptOf(attempt));
   impl->address = target;
   impl->begun.attempt = FFR_TRY(impl->target->Join(step, impl->id));
   return CheckpointShards(std::move(impl));
@@ -125,8 +131,8 @@ Result<std::vector<std::byte>> CheckpointShards::Write(std::uint32_t rank,
   PartPlan plan = FFR_TRY(PlanPart(impl_->step, impl_->id, rank, tensors));
   const auto intent = EncodeIntent(IntentOf(plan));
   RankDigests digests;
-  const auto report = FFR_TRY(WritePart(*impl_->target, *impl_->begun.attempt, std::move(plan),
-                                        tensors, impl_->options, digests));
+  const auto report = FFR_TRY(
+      WritePart(*impl_->target, impl_->begun, std::move(plan), tensors, impl_->options, digests));
   FFR_TRY(CheckChanged(impl_->address, impl_->step, digests, impl_->options));
   return EncodePart(intent, EncodePartReport(report));
 }
@@ -137,8 +143,13 @@ Result<Commit> CheckpointShards::Commit(std::span<const std::vector<std::byte>> 
     return Invalid("only the coordinator commits, and once");
   auto reports = FFR_TRY(impl_->Check(parts, tree));
   auto commit = CommitOf(impl_->step, impl_->id, reports);
-  FFR_TRY(Publish(*impl_->target, impl_->address, impl_->begun,
-                  {impl_->step, impl_->id, {}, {tree.begin(), tree.end()}}, std::move(reports)));
+  const auto published =
+      Publish(*impl_->target, impl_->address, impl_->begun,
+              {impl_->step, impl_->id, {}, {tree.begin(), tree.end()}}, std::move(reports));
+  if (!published) {
+    impl_->begun.attempt->ForgetKept();
+    return impl_->options.incremental ? OfIncremental(published.error()) : published.error();
+  }
   impl_->begun.attempt.reset();
   return commit;
 }

@@ -82,6 +82,18 @@ class Placer {
   std::uint64_t end_ = 0;
 };
 
+// The large tensors first, then those of a page and more, then the small ones; each as they come.
+std::vector<std::size_t> OrderOfPlaces(std::span<const StoredBox> boxes) {
+  std::vector<std::size_t> order, middle, small;
+  for (std::size_t i = 0; i < boxes.size(); ++i) {
+    const std::uint64_t size = boxes[i].size_bytes;
+    (size >= kCongruentSizeMin ? order : size >= kSegmentAlignment ? middle : small).push_back(i);
+  }
+  order.insert(order.end(), middle.begin(), middle.end());
+  order.insert(order.end(), small.begin(), small.end());
+  return order;
+}
+
 bool IsBefore(const StoredBox* a, const StoredBox* b) {
   const int keys = a->key.compare(b->key);
   return keys != 0 ? keys < 0 : a->offset < b->offset;
@@ -107,17 +119,23 @@ void SortRuns(std::vector<StoredBox*>& order) {
   }
 }
 
-// Sorts pointers, for a box is large to move.
-void SortByKey(std::vector<StoredBox>& boxes) {
+// Sorts, and returns where each of them is now. By pointers, for a box is large to move.
+std::vector<std::size_t> SortByKey(std::vector<StoredBox>& boxes) {
   std::vector<StoredBox*> order;
   order.reserve(boxes.size());
   for (StoredBox& box : boxes) order.push_back(&box);
-  if (std::is_sorted(order.begin(), order.end(), IsBefore)) return;
+  std::vector<std::size_t> places(boxes.size());
+  std::iota(places.begin(), places.end(), std::size_t{0});
+  if (std::is_sorted(order.begin(), order.end(), IsBefore)) return places;
   SortRuns(order);
   std::vector<StoredBox> sorted;
   sorted.reserve(boxes.size());
-  for (StoredBox* const box : order) sorted.push_back(std::move(*box));
+  for (StoredBox* const box : order) {
+    places[static_cast<std::size_t>(box - boxes.data())] = sorted.size();
+    sorted.push_back(std::move(*box));
+  }
   boxes = std::move(sorted);
+  return places;
 }
 
 // --- Boxes -------------------------------------------------------------------------------------
@@ -173,7 +191,7 @@ Result<void> CheckTensor(std::span<const PlannedBox* const> boxes) {
       return Invalid(box.key, DescribeType(first) + ", " + DescribeType(box));
     const std::uint64_t volume = Volume(box.extent);
     covered += volume;
-    if (volume > 0) filled.push_back(current);
+    if (volume > 0 && boxes.size() > 1) filled.push_back(current);
   }
   if (filled.size() > 1) FFR_TRY(CheckOverlap(filled));
   // Boxes inside the tensor that do not overlap leave no gap if their volumes add up to its own.
@@ -196,6 +214,10 @@ struct TensorsOfBoxes {
 TensorsOfBoxes GroupByKey(std::span<const PlannedBox> boxes) {
   TensorsOfBoxes found;
   found.tensor_of_box.reserve(boxes.size());
+  // A rank seldom has two boxes of a tensor, and the others mostly have the same ones.
+  const auto of_first = [&](const PlannedBox& box) { return box.rank == boxes.front().rank; };
+  found.keys.Reserve(
+      static_cast<std::size_t>(std::ranges::find_if_not(boxes, of_first) - boxes.begin()));
   std::size_t guess = 0;
   for (const PlannedBox& box : boxes) {
     if (guess >= found.keys.size() || found.keys[guess] != box.key)
@@ -230,17 +252,8 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
   }
   if (kept != nullptr) plan.part.segments = kept->segments;
 
-  std::vector<std::size_t> order(tensors.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto rank_of = [&](std::size_t i) {
-    return boxes[i].size_bytes >= kCongruentSizeMin   ? 0
-           : boxes[i].size_bytes >= kSegmentAlignment ? 1
-                                                      : 2;
-  };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return rank_of(a) < rank_of(b); });
   Placer placer(plan, segment_payload_target);
-  for (const std::size_t i : order) {
+  for (const std::size_t i : OrderOfPlaces(boxes)) {
     const auto place = kept != nullptr && !kept->places.empty() ? kept->places[i] : std::nullopt;
     if (!place) {
       placer.Place(i, boxes[i], tensors[i].data.data());
@@ -251,7 +264,7 @@ Result<PartPlan> PlanPart(std::uint64_t step, const AttemptId& attempt, std::uin
     plan.tensor_bytes += boxes[i].size_bytes;
   }
 
-  SortByKey(boxes);
+  plan.box_of_tensor = SortByKey(boxes);
   for (std::size_t i = 1; i < boxes.size(); ++i)
     if (boxes[i - 1].key == boxes[i].key && boxes[i - 1].offset == boxes[i].offset)
       return Invalid(boxes[i].key, "given twice at " + ShapeText(boxes[i].offset));

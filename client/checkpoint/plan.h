@@ -27,6 +27,7 @@ struct Placement {
 struct PartPlan {
   PartManifest part;
   std::vector<std::vector<Placement>> segments;
+  std::vector<std::size_t> box_of_tensor;  // Index into the part's boxes, of each tensor.
   std::uint64_t tensor_bytes = 0;
 
   std::size_t kept_count() const { return part.segments.size() - segments.size(); }

@@ -1,6 +1,8 @@
 #include "client/checkpoint/publish.h"
 
 #include <iterator>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -11,6 +13,39 @@
 #include "libffrecord/format/checkpoint_values.h"
 
 namespace ffrecord::client {
+namespace {
+
+// The targets, by KeyOfTarget(), at which what the last save had shared was refused. Thread-safe.
+class RefusedTargets {
+ public:
+  static RefusedTargets& Process() {
+    static RefusedTargets targets;
+    return targets;
+  }
+
+  bool Has(std::string_view address) {
+    const std::string key = KeyOfTarget(address);
+    const std::lock_guard lock(mutex_);
+    return targets_.contains(key);
+  }
+  // Any other failure leaves it as it was: it says nothing of what was shared.
+  void Note(std::string_view address, const Result<void>& published) {
+    const bool is_refused = !published && IsKeptLost(published.error());
+    if (!published && !is_refused) return;
+    const std::string key = KeyOfTarget(address);
+    const std::lock_guard lock(mutex_);
+    if (is_refused)
+      targets_.insert(key);
+    else
+      targets_.erase(key);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::string> targets_;
+};
+
+}  // namespace
 
 Result<BegunSave> BeginSave(CheckpointTarget& target, std::string_view address, std::uint64_t step,
                             const AttemptId& attempt, const SaveOptions& options) {
@@ -27,7 +62,7 @@ Result<BegunSave> BeginSave(CheckpointTarget& target, std::string_view address, 
     });
   };
   auto begun = FFR_TRY(begin());
-  return BegunSave{std::move(begun), std::move(line)};
+  return BegunSave{std::move(begun), std::move(line), !RefusedTargets::Process().Has(address)};
 }
 
 Result<TextIndex> CheckIntents(std::vector<Intent> intents) {
@@ -51,6 +86,19 @@ Result<std::vector<std::string_view>> ReferencesOf(std::span<const std::byte> tr
   return keys;
 }
 
+bool IsKeptLost(const Error& error) noexcept {
+  return error.code == ErrorCode::kConflict && error.system_errno == kKeptIsLost;
+}
+
+Error OfIncremental(Error error) {
+  if (IsKeptLost(error))
+    error.message +=
+        "; an incremental save fails so if what it shares with the step before was removed "
+        "meanwhile, is damaged, or is held by fewer nodes than the cluster asks for, as while one "
+        "is down: the next save of this process shares nothing, and sends all of the state";
+  return error;
+}
+
 Commit CommitOf(std::uint64_t step, const AttemptId& attempt, std::span<const PartReport> reports) {
   Commit commit{step, Hex(attempt), 0};
   for (const PartReport& report : reports) commit.size_bytes += report.part.tensor_bytes;
@@ -69,7 +117,9 @@ Result<void> Publish(CheckpointTarget& target, std::string_view address, const B
       FFR_TRY(WriteSmallFile(*save.attempt, kRootManifestName, EncodeRootManifest(root))));
   // A kill between the two leaves the step that training went back to as the newest one.
   FFR_TRY(TakeLine(target, save.line));
-  FFR_TRY(save.attempt->Commit(files));
+  const auto published = save.attempt->Commit(files);
+  RefusedTargets::Process().Note(address, published);
+  FFR_TRY(published);
   NoteSaved(address, save.line, root.step, root.attempt);
   return CheckOnLine(target, root.generation, root.step);
 }

@@ -20,10 +20,14 @@ namespace ffrecord::client {
 // The beginning of a save, the checks of a whole checkpoint and its publication, for
 // SaveCheckpoint() and CheckpointShards.
 
-// A save on its way, as its coordinator knows it.
+// A save on its way, as its coordinator knows it; other ranks have no line.
 struct BegunSave {
   std::unique_ptr<CheckpointAttempt> attempt;
   SaveLine line;
+  // Whether an incremental save may share with the step before. Not the one after a save that was
+  // refused for what it had shared (kKeptIsLost): as long as a node is down, a cluster would refuse
+  // each that shares. The coordinator knows, and tells the other ranks.
+  bool shares = true;
 };
 
 // CheckpointTarget::Begin(), or BeginInPlace() if `options` say so or if a load passes the
@@ -45,8 +49,13 @@ Commit CommitOf(std::uint64_t step, const AttemptId& attempt, std::span<const Pa
 
 // Completes `root`, which has neither parts nor a generation yet, with `reports`, in rank order,
 // writes it, and makes the attempt visible: then this process goes on from it. Called by the
-// coordinator.
+// coordinator, which remembers a refusal for the next save at `address`.
 Result<void> Publish(CheckpointTarget& target, std::string_view address, const BegunSave& save,
                      RootManifest root, std::vector<PartReport> reports);
+
+// Whether a publication failed only for extents that daemons were to have: see kKeptIsLost.
+bool IsKeptLost(const Error& error) noexcept;
+// The error of an incremental save; if that is why, says what will help.
+Error OfIncremental(Error error);
 
 }  // namespace ffrecord::client

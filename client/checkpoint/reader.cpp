@@ -161,9 +161,13 @@ struct CheckpointReader::Impl {
   }
 
   // Null counts as damaged.
-  Result<bool> IsWholeAt(const CommittedStep* copy) const {
+  Result<bool> IsWholeAt(const CommittedStep* copy, bool reads) const {
     if (copy == nullptr) return false;
-    return AreWhole(*copy, FilesOf(manifests.parts));
+    const auto segments_of_step = FilesOf(manifests.parts);
+    if (reads) return AreWhole(*copy, segments_of_step);
+    std::vector<std::string> names;
+    for (const SegmentInFile& segment : segments_of_step) names.push_back(segment.name);
+    return copy->Holds(names);
   }
 
   Result<void> AddCopies(const Request& request, std::vector<SegmentCopy>& copies) const {
@@ -352,10 +356,10 @@ Result<std::vector<std::string>> CheckpointReader::Verify() const {
   return damage;
 }
 
-Result<bool> CheckpointReader::IsWhole() const {
-  if (FFR_TRY(impl_->IsWholeAt(impl_->files.get()))) return true;
-  if (FFR_TRY(impl_->IsWholeAt(impl_->files->Twin().get()))) return true;
-  return impl_->IsWholeAt(impl_->files->Fallback().get());
+Result<bool> CheckpointReader::IsWhole(bool reads) const {
+  if (FFR_TRY(impl_->IsWholeAt(impl_->files.get(), reads))) return true;
+  if (FFR_TRY(impl_->IsWholeAt(impl_->files->Twin().get(), reads))) return true;
+  return impl_->IsWholeAt(impl_->files->Fallback().get(), reads);
 }
 
 }  // namespace ffrecord::client

@@ -60,8 +60,7 @@ Result<bool> IsWhole(const CheckpointTarget& target, const Commit& commit, bool 
   if (!reader && IsOfStep(reader.error())) return false;
   if (!reader) return reader.error();
   if (reader.value().commit().attempt != commit.attempt) return false;
-  if (!verify) return true;
-  const auto is_whole = reader.value().IsWhole();
+  const auto is_whole = reader.value().IsWhole(verify);
   if (!is_whole && IsOfStep(is_whole.error())) return false;
   return is_whole;
 }

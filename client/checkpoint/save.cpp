@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ffrecord/client/checkpoint.h>
 
@@ -56,6 +58,7 @@ class Save {
       NoteDigests(address_, step_, std::move(digests_), options_);
       return commit_;
     }
+    if (begun_.attempt) begun_.attempt->ForgetKept();
     Error error = std::move(published).error();
     if (IsAway(error))
       error.message += "; step " + std::to_string(step_) + " may or may not be committed: list " +
@@ -85,13 +88,14 @@ class Save {
     Result<std::vector<std::byte>> mine = std::vector<std::byte>();
     if (planned) {
       tallies = TallyBoxes(BoxesOf(plan_.part), tree_keys_);
-      mine = EncodePlanWord({step_, attempt_id_, SumOf(tallies)});
+      mine = EncodePlanWord({step_, attempt_id_, SumOf(tallies), begun_.shares});
     } else {
       mine = std::move(planned).error();
     }
     const auto told = FFR_TRY(Agree(group_, std::move(mine)));
     const PlanWord first = FFR_TRY(DecodePlanWord(told.front()));
     attempt_id_ = first.attempt;
+    begun_.shares = first.shares;
     BoxTally sum;
     for (std::size_t from = 0; from < told.size(); ++from) {
       const PlanWord word = FFR_TRY(DecodePlanWord(told[from]));
@@ -138,8 +142,8 @@ class Save {
     saved_ = {};  // Drops boxes of a plan that may be made anew.
     if (!begun_.attempt) begun_.attempt = FFR_TRY(target_.Join(step_, attempt_id_));
     plan_.part.attempt = attempt_id_;
-    const auto report = FFR_TRY(
-        WritePart(target_, *begun_.attempt, std::move(plan_), tensors_, options_, digests_));
+    const auto report =
+        FFR_TRY(WritePart(target_, begun_, std::move(plan_), tensors_, options_, digests_));
     FFR_TRY(CheckChanged(address_, step_, digests_, options_));
     return EncodePartReport(report);
   }
@@ -170,10 +174,15 @@ class Save {
   std::vector<std::string_view> tree_keys_;      // The coordinator's, as far as they are in doubt.
   std::vector<std::vector<std::byte>> planned_;  // Intents of all ranks, if they are in doubt.
   TextIndex saved_;                              // Keys in them, lent by plan_ or planned_.
-  BegunSave begun_;                              // Its line is the coordinator's.
+  BegunSave begun_;                              // Its line is the coordinator's alone.
   RankDigests digests_;                          // Digests of this rank's tensors.
   client::Commit commit_;
 };
+
+// Whether this rank can write all of its part once more: nobody has changed its tensors.
+bool HasItsTensors(std::span<const TensorView> tensors, const SaveOptions& options) {
+  return !options.released || std::ranges::all_of(tensors, &TensorView::is_stable);
+}
 
 }  // namespace
 
@@ -184,7 +193,17 @@ Result<Commit> SaveCheckpoint(std::string_view target, std::uint64_t step,
   // The other ranks wait for this one's part of the round; a round in which a rank fails always
   // fails.
   if (!opened) return Agree(group, std::move(opened).error()).error();
-  return Save(*opened.value(), target, step, tensors, tree, group, options).Run();
+  auto saved = Save(*opened.value(), target, step, tensors, tree, group, options).Run();
+  // All ranks have the same error, and all of them must be able to write again.
+  if (saved || !IsKeptLost(saved.error())) return saved;
+  Result<std::vector<std::byte>> may_go_on = std::vector<std::byte>();
+  if (!options.incremental || !HasItsTensors(tensors, options)) may_go_on = saved.error();
+  if (!Agree(group, std::move(may_go_on)))
+    return options.incremental ? OfIncremental(saved.error()) : saved.error();
+  // It shares nothing: the coordinator has heard of the refusal.
+  SaveOptions again = options;
+  again.released = {};  // It has been called: ranks publish when all of them have written.
+  return Save(*opened.value(), target, step, tensors, tree, group, again).Run();
 }
 
 }  // namespace ffrecord::client

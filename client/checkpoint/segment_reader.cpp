@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <thread>
 #include <tuple>
 
 #include "client/checkpoint/packed_files.h"
+#include "client/checkpoint/verified.h"
 #include "libffrecord/base/align.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/endian.h"
@@ -144,73 +146,51 @@ std::vector<SegmentCopy> SegmentReader::TakeInPlace(std::span<const SegmentCopy>
   return left;
 }
 
+// A piece that is not whole, and why.
+struct SegmentReader::Flaw {
+  std::size_t piece;
+  Error error;
+};
+
 Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max,
                                                        const BlockUse& use) const {
-  // A block at a time, so that each bad one is named, or larger pieces, if one message will do;
-  // many of them in one submission.
-  const std::uint64_t piece_size = damage_max > 1 ? kSegmentBlockSize : kPieceSize;
-  const std::size_t pieces_in_wave = kPiecesInWave * (kPieceSize / piece_size);
   std::vector<std::string> damage;
   std::mutex mutex;
   const auto note = [&](const Error& error) {
     const std::lock_guard lock(mutex);
     if (damage.size() < damage_max) damage.push_back(error.message);
   };
-  const auto take = [&](const Result<void>& checked, Result<void>& reached) {
-    if (checked) return;
-    if (IsOfBytes(checked.error()))
-      note(checked.error());
-    else if (reached)
-      reached = checked;
-  };
-  const auto use_piece = [&](const Piece& piece, std::span<const std::byte> bytes) {
-    for (std::uint64_t at = 0; use && at < bytes.size(); at += kSegmentBlockSize)
-      use(piece.segment, piece.offset_bytes + at,
-          bytes.subspan(at, std::min(kSegmentBlockSize, bytes.size() - at)));
-  };
   const auto is_enough = [&] {
     const std::lock_guard lock(mutex);
     return damage.size() >= damage_max;
   };
-  std::vector<Piece> blocks;
+  std::vector<Piece> pieces;
   for (std::uint32_t i = 0; i < segments_.size(); ++i) {
-    if (const auto table = TableOf(i); !table) {
-      if (table.error().code != ErrorCode::kCorruption) return table.error();
+    if (const auto table = TableOf(i)) {
+      const Piece whole{i, 0, segments_[i]->segment.stored.payload_size_bytes, 0, 0, nullptr, {}};
+      std::ranges::move(CutInto(whole, kPieceSize), std::back_inserter(pieces));
+    } else if (table.error().code == ErrorCode::kCorruption) {
       note(table.error());
-      continue;
+    } else {
+      return table.error();
     }
-    const std::uint64_t payload = segments_[i]->segment.stored.payload_size_bytes;
-    for (std::uint64_t at = 0; at < payload; at += piece_size)
-      blocks.push_back({i, at, std::min(piece_size, payload - at), 0, 0, nullptr, {}});
   }
-  const std::size_t wave_count = (blocks.size() + pieces_in_wave - 1) / pieces_in_wave;
+  const std::size_t wave_count = (pieces.size() + kPiecesInWave - 1) / kPiecesInWave;
   std::atomic<std::size_t> next_wave{0};
   const auto work = [&](const SideBySide& others) -> Result<void> {
     const auto buffer = FFR_TRY(BufferPool::Process().Take(kPiecesInWave * kPieceSize));
     for (std::size_t wave; !others.failed() && !is_enough() && (wave = next_wave++) < wave_count;) {
-      const std::size_t first = wave * pieces_in_wave;
-      std::vector<RangeRead> ranges;
-      for (std::size_t i = first; i < std::min(blocks.size(), first + pieces_in_wave); ++i)
-        ranges.push_back({blocks[i].segment, blocks[i].offset_bytes,
-                          buffer->subspan((i - first) * piece_size, blocks[i].size_bytes),
-                          ErrorCode::kOk});
-      Result<void> reached;
-      std::vector<std::size_t> damaged;
-      FFR_TRY(files_->ReadEach(ranges, [&](RangeRead& range) {
-        const auto i = static_cast<std::size_t>(&range - ranges.data());
-        if (const auto status = CheckStatus(range); !status)
-          take(status, reached);
-        else if (!CheckBlocks(blocks[first + i], range.destination))
-          damaged.push_back(i);
-        else
-          use_piece(blocks[first + i], range.destination);
-      }));
-      for (const std::size_t i : damaged) {
-        const auto mended = Mend(blocks[first + i], {}, ranges[i].destination);
-        if (mended) use_piece(blocks[first + i], ranges[i].destination);
-        take(mended, reached);
+      const auto left = std::span(pieces).subspan(wave * kPiecesInWave);
+      const auto taken = left.first(std::min(left.size(), kPiecesInWave));
+      for (const Flaw& flaw : FFR_TRY(Examine(taken, *buffer, use))) {
+        if (damage_max == 1) {
+          note(flaw.error);
+          continue;
+        }
+        // Each bad block is named. A store is asked for single ones only here.
+        const auto blocks = CutInto(taken[flaw.piece], kSegmentBlockSize);
+        for (const Flaw& block : FFR_TRY(Examine(blocks, *buffer, use))) note(block.error);
       }
-      if (!reached) return reached;
     }
     return {};
   };
@@ -220,6 +200,51 @@ Result<std::vector<std::string>> SegmentReader::Verify(std::size_t damage_max,
                       work));
   std::sort(damage.begin(), damage.end());
   return damage;
+}
+
+std::vector<SegmentReader::Piece> SegmentReader::CutInto(const Piece& piece,
+                                                         std::uint64_t size_bytes_max) {
+  std::vector<Piece> parts;
+  for (std::uint64_t at = 0; at < piece.size_bytes; at += size_bytes_max) {
+    parts.push_back(piece);
+    parts.back().offset_bytes += at;
+    parts.back().size_bytes = std::min(size_bytes_max, piece.size_bytes - at);
+  }
+  return parts;
+}
+
+Result<std::vector<SegmentReader::Flaw>> SegmentReader::Examine(std::span<const Piece> pieces,
+                                                                std::span<std::byte> buffer,
+                                                                const BlockUse& use) const {
+  std::vector<RangeRead> ranges;
+  for (std::size_t i = 0; i < pieces.size(); ++i)
+    ranges.push_back({pieces[i].segment, pieces[i].offset_bytes,
+                      buffer.subspan(i * kPieceSize, pieces[i].size_bytes), ErrorCode::kOk});
+  const auto pass = [&](const Piece& piece, std::span<const std::byte> bytes) {
+    for (std::uint64_t at = 0; use && at < bytes.size(); at += kSegmentBlockSize)
+      use(piece.segment, piece.offset_bytes + at,
+          bytes.subspan(at, std::min(kSegmentBlockSize, bytes.size() - at)));
+  };
+  std::vector<Flaw> flaws;
+  std::vector<std::size_t> damaged;
+  FFR_TRY(files_->ReadEach(ranges, [&](RangeRead& range) {
+    const auto i = static_cast<std::size_t>(&range - ranges.data());
+    if (const auto status = CheckStatus(range); !status)
+      flaws.push_back({i, status.error()});
+    else if (!CheckBlocks(pieces[i], range.destination))
+      damaged.push_back(i);
+    else
+      pass(pieces[i], range.destination);
+  }));
+  for (const std::size_t i : damaged) {
+    if (const auto mended = Mend(pieces[i], {}, ranges[i].destination); !mended)
+      flaws.push_back({i, mended.error()});
+    else
+      pass(pieces[i], ranges[i].destination);
+  }
+  for (const Flaw& flaw : flaws)
+    if (!IsOfBytes(flaw.error)) return flaw.error;
+  return flaws;
 }
 
 // Pieces are blocks that copies need, neighbours together. A copy may span several pieces.
@@ -291,6 +316,7 @@ Result<void> SegmentReader::ReadPieces(std::span<const Piece> pieces,
 
 Result<void> SegmentReader::CheckStatus(const RangeRead& range) const {
   if (range.status == ErrorCode::kOk) return {};
+  VerifiedSegments::Process().Forget(segments_[range.file]->segment.stored.id);
   return Error{range.status, segments_[range.file]->description + ": reading " +
                                  std::to_string(range.destination.size()) + " bytes at offset " +
                                  std::to_string(range.offset_bytes) + " failed"};
@@ -312,6 +338,7 @@ Result<void> SegmentReader::CheckBlock(const Piece& piece, std::span<const std::
   if (SegmentBlockCheck(open.segment.stored.id, offset_bytes, block) ==
       table[offset_bytes / kSegmentBlockSize])
     return {};
+  VerifiedSegments::Process().Forget(open.segment.stored.id);
   std::string message = open.description + ": the block at offset " + std::to_string(offset_bytes) +
                         " fails its checksum";
   if (!piece.key.empty())
@@ -381,6 +408,7 @@ Result<std::shared_ptr<const std::vector<std::uint64_t>>> SegmentReader::TableOf
     return SegmentTableDigest(read) == open.segment.stored.table_digest;
   };
   if (!is_right(bytes)) {
+    VerifiedSegments::Process().Forget(open.segment.stored.id);
     const auto copy = FileCopies::ReadRight(*files_, segment, layout.table_offset_bytes,
                                             layout.table_size_bytes, is_right);
     if (!copy && copy.error().code != ErrorCode::kCorruption)

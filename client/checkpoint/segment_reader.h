@@ -66,7 +66,13 @@ class SegmentReader {
     std::shared_ptr<const std::vector<std::uint64_t>> table;
   };
   struct Piece;
+  struct Flaw;
 
+  // Reads pieces of kPieceSize at most into `buffer` and mends them; gives `use` those that are
+  // whole, and returns the others. Fails as Verify().
+  Result<std::vector<Flaw>> Examine(std::span<const Piece> pieces, std::span<std::byte> buffer,
+                                    const BlockUse& use) const;
+  static std::vector<Piece> CutInto(const Piece& piece, std::uint64_t size_bytes_max);
   Result<std::shared_ptr<const std::vector<std::uint64_t>>> TableOf(std::uint32_t segment) const;
   Result<void> ReadPieces(std::span<const Piece> pieces, std::span<const SegmentCopy> copies,
                           std::span<std::byte> buffer) const;

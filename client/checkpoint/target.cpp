@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/checkpoint/packed_files.h"
 #include "client/checkpoint/step_manifests.h"
 #include "libffrecord/net/rpc/location.h"
 
@@ -60,6 +61,12 @@ Result<void> CheckpointAttempt::Commit(std::span<const WrittenFile> files) {
 
 void CheckpointAttempt::Abandon() noexcept {
   if (!may_be_visible_ && home_.is_here()) Discard();
+}
+
+Result<bool> CommittedStep::Holds(std::span<const std::string> segments) const {
+  const auto opened = OpenSegments(*this, segments);
+  if (!opened && !IsDamage(opened.error())) return opened.error();
+  return static_cast<bool>(opened);
 }
 
 Result<std::unique_ptr<CheckpointAttempt>> CheckpointTarget::BeginInPlace(

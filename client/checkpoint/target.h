@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -22,6 +23,10 @@
 
 namespace ffrecord::client {
 
+// The system_errno of Commit()'s kConflict where nothing but what was kept is in the way: a save
+// that keeps nothing may succeed.
+inline constexpr int kKeptIsLost = ESTALE;
+
 // Bytes [offset, offset + at most size) of a file that is being written: at least one, valid until
 // the next call. Offsets rise, but for a transfer that has to begin again.
 using FileSource = std::function<Result<std::span<const std::byte>>(std::uint64_t, std::uint64_t)>;
@@ -43,16 +48,20 @@ class CheckpointAttempt {
                                                        const std::function<void()>& released) = 0;
 
   // Gives the attempt segment `index` of `base`, a part of a committed step, as a file of its own
-  // called `name`, without copying; durable after PutSegments(). False if that cannot be: the
-  // target does not share files, or the file is not there, or is damaged: it is read, unless this
-  // process has verified it.
-  virtual Result<bool> Keep(const PartManifest& base, std::uint32_t index,
-                            std::string_view name) = 0;
+  // called `name`, without sending its bytes; durable after PutSegments(). Returns what the
+  // coordinator needs to publish it; none if that cannot be: the target does not share files, or
+  // the file is not there, or is damaged: it is read, unless this process has verified it.
+  virtual Result<std::optional<WrittenFile>> Keep(const PartManifest& base, std::uint32_t index,
+                                                  std::string_view name) = 0;
   // After the last Keep() of segments of `step`: whether it is, and so was all the time, the save
-  // `attempt`. If not, the segments may be another save's: what was kept is gone from here again.
+  // `attempt`. If not, the segments may be another save's: what was kept is gone from here again,
+  // and must not be published.
   virtual Result<bool> IsKeptFrom(std::uint64_t /*step*/, const AttemptId& /*attempt*/) {
     return true;  // A target that does not share files has kept none.
   }
+
+  // The save has failed: what was kept may be why, and is read again before it is kept once more.
+  virtual void ForgetKept() noexcept {}
 
   // Makes `files`, which are all of the attempt's, visible as its step: at once, durably, and only
   // if no other save of that step has been faster (kConflict). At most once.
@@ -88,6 +97,10 @@ class CommittedStep {
                                                   std::uint64_t size_bytes_max) const = 0;
   virtual Result<std::unique_ptr<RangeReader>> OpenFiles(
       std::span<const std::string> names) const = 0;
+  // Whether `segments` are there, whichever way they are kept, as far as that can be found out
+  // without reading them: by opening them, where a name does not outlive its bytes. Fails if they
+  // cannot be asked for.
+  virtual Result<bool> Holds(std::span<const std::string> segments) const;
   // The same step, read where this one is not: its other copies first. Null if there are none.
   virtual std::unique_ptr<CommittedStep> Twin() const { return nullptr; }
   // The copy to read from where this step is damaged: the twin, or one farther away. A farther copy

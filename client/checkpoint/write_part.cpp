@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "client/checkpoint/delta.h"
@@ -13,25 +12,28 @@ namespace {
 
 // Writes the sums of the segments' images, which are all that the part has, into its boxes.
 void NoteDigests(PartPlan& plan, std::span<const SegmentFile> segments) {
-  std::vector<std::unordered_map<std::uint64_t, std::uint64_t>> digests(segments.size());
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const auto sums = segments[i].image.digests();
     for (std::size_t j = 0; j < sums.size(); ++j)
-      digests[i][plan.segments[i][j].offset_bytes] = sums[j];
+      plan.part.boxes[plan.box_of_tensor[plan.segments[i][j].tensor]].digest = sums[j];
   }
-  for (StoredBox& box : plan.part.boxes)
-    if (box.size_bytes != 0) box.digest = digests[box.segment].at(box.offset_bytes);
   plan.part.has_digests = true;
 }
 
 }  // namespace
 
-Result<PartReport> WritePart(const CheckpointTarget& target, CheckpointAttempt& attempt,
-                             PartPlan plan, std::span<const TensorView> tensors,
-                             const SaveOptions& options, RankDigests& digests) {
-  if (options.incremental)
-    plan = FFR_TRY(PlanDelta(attempt, FindBase(target, plan.part.rank), plan, tensors));
+Result<PartReport> WritePart(const CheckpointTarget& target, const BegunSave& save, PartPlan plan,
+                             std::span<const TensorView> tensors, const SaveOptions& options,
+                             RankDigests& digests) {
+  CheckpointAttempt& attempt = *save.attempt;
   PartReport report;
+  if (options.incremental) {
+    // Without a base all is written, in a form that the next save can share.
+    const auto base = save.shares ? FindBase(target, plan.part.rank) : std::nullopt;
+    auto delta = FFR_TRY(PlanDelta(attempt, base, plan, tensors));
+    plan = std::move(delta.part);
+    report.files = std::move(delta.files);
+  }
   std::vector<SegmentFile> segments;
   const std::size_t kept = plan.kept_count();
   std::atomic<std::uint64_t>* const done =
@@ -43,7 +45,8 @@ Result<PartReport> WritePart(const CheckpointTarget& target, CheckpointAttempt& 
     segments.push_back({SegmentName(plan.part.rank, static_cast<std::uint32_t>(kept + i)),
                         SegmentImage(plan.part.segments[kept + i], plan.segments[i], tensors, done,
                                      !plan.part.has_digests)});
-  report.files = FFR_TRY(attempt.PutSegments(segments, options.released));
+  for (WrittenFile& file : FFR_TRY(attempt.PutSegments(segments, options.released)))
+    report.files.push_back(std::move(file));
   for (const SegmentFile& segment : segments) FFR_TRY(segment.image.fetched());
   for (std::size_t i = 0; i < segments.size(); ++i)
     plan.part.segments[kept + i].table_digest = segments[i].image.table_digest();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "libffrecord/net/protocol/begun_request.h"
+
 namespace ffrecord::client {
 
 std::uint32_t ChangeTries::PatienceFor(const net::Connection& connection, net::Deadline until) {
@@ -14,7 +16,9 @@ std::uint32_t ChangeTries::PatienceFor(const net::Connection& connection, net::D
 void ChangeTries::Note(const net::Connection& connection, const Error& error) {
   const bool was_answered = connection.reusable();
   if (connection.retry_after()) return;  // It has not begun.
-  if (!was_answered || error.code == ErrorCode::kDeadlineExceeded) may_be_done_ = true;
+  const bool is_begun =
+      error.code == ErrorCode::kUnavailable && error.system_errno == net::kBegunErrno;
+  if (!was_answered || is_begun || error.code == ErrorCode::kDeadlineExceeded) may_be_done_ = true;
   if (was_answered && error.code == ErrorCode::kDeadlineExceeded) was_told_ = true;
 }
 

@@ -14,6 +14,7 @@
 #include "libffrecord/base/align.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/home_process.h"
 #include "libffrecord/io/file.h"
 #include "libffrecord/io/transfer.h"
 #include "libffrecord/io/transfer_queue.h"
@@ -88,6 +89,7 @@ struct FileAppender::Impl {
   const UniqueFd direct_fd;
   const Options options;
   const std::unique_ptr<IoEngine> engine;
+  const HomeProcess home;
   std::vector<std::unique_ptr<Slot>> slots;
   std::vector<Slot*> idle;
   Slot* filling = nullptr;
@@ -101,7 +103,10 @@ struct FileAppender::Impl {
 
 Result<void> FileAppender::Impl::Usable() const {
   if (first_error) return *first_error;
-  return {};
+  if (home.is_here()) return {};
+  return Error{ErrorCode::kInvalidArgument,
+               "write " + path.string() +
+                   ": the process that began it writes it, and not this child that it forked"};
 }
 
 Error FileAppender::Impl::Poison(Error error) {

@@ -18,6 +18,7 @@ namespace ffrecord {
 // A failed write or sync poisons it: nothing is ever retried, and every later call fails with the
 // first error. Borrows the descriptor, which outlives it; owns the engine, which is its alone.
 // Destroyed, it waits for what is in flight and forgets what is in its buffers. Thread-bound.
+// In a forked child every call fails with kInvalidArgument: the file is the parent's.
 class FileAppender {
  public:
   struct Options {

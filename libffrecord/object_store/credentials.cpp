@@ -93,20 +93,28 @@ bool IsWhole(const AwsCredentials& found) {
   return !found.access_key.empty() && !found.secret_key.empty();
 }
 
+// A service that answers with something else than credentials, or than a refusal, is none, or is
+// broken: a proxy's page does not say that anything is denied.
+ErrorCode CodeOfRefusal(int status) {
+  return status / 100 == 4 ? ErrorCode::kDenied : ErrorCode::kUnavailable;
+}
+
 // Containers and instances receive this: {"AccessKeyId": ..., "Expiration": ...}.
 Result<TimedCredentials> InJson(const net::HttpResponse& response, const std::string& service) {
-  const auto refused = [&](const std::string& why) {
-    return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials: " + why};
+  const auto refused = [&](ErrorCode code, const std::string& why) {
+    return Error{code, "S3: " + service + " gave no credentials: " + why};
   };
-  if (response.status != 200) return refused("it answered " + std::to_string(response.status));
+  if (response.status != 200)
+    return refused(CodeOfRefusal(response.status),
+                   "it answered " + std::to_string(response.status));
   const auto json = ObjectIn(TextOf(response));
-  if (!json) return refused("its answer is not a JSON object");
+  if (!json) return refused(ErrorCode::kUnavailable, "its answer is not a JSON object");
   TimedCredentials found{
       {TextOf(*json, "AccessKeyId"), TextOf(*json, "SecretAccessKey"), TextOf(*json, "Token")},
       TimeIn(TextOf(*json, "Expiration"))};
   if (!IsWhole(found.credentials))
-    return refused("its answer has none: " + TextOf(*json, "Code") + " " +
-                   TextOf(*json, "Message"));
+    return refused(ErrorCode::kDenied, "its answer has none: " + TextOf(*json, "Code") + " " +
+                                           TextOf(*json, "Message"));
   return found;
 }
 
@@ -321,11 +329,12 @@ Result<TimedCredentials> CredentialChain::FromSignOn(const AwsProfile& profile) 
   request.headers["x-amz-sso_bearer_token"] = token;
   const auto response = FFR_TRY(Ask(request, service, kServiceTimeout, kServiceTries));
   if (response.status != 200)
-    return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials: it answered " +
-                                         std::to_string(response.status) +
-                                         "; run: aws sso login --profile " + profile.name};
+    return Error{CodeOfRefusal(response.status),
+                 "S3: " + service + " gave no credentials: it answered " +
+                     std::to_string(response.status) + "; run: aws sso login --profile " +
+                     profile.name};
   if (auto found = RoleCredentialsIn(TextOf(response))) return *std::move(found);
-  return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials in its answer"};
+  return Error{ErrorCode::kUnavailable, "S3: " + service + " gave no credentials in its answer"};
 }
 
 Result<net::HttpRequest> CredentialChain::StsRequest() const {
@@ -347,7 +356,7 @@ Result<TimedCredentials> CredentialChain::AskSts(net::HttpRequest request) const
   const auto response = FFR_TRY(Ask(request, service, kServiceTimeout, kServiceTries));
   const std::string text = TextOf(response);
   if (response.status != 200)
-    return Error{ErrorCode::kDenied,
+    return Error{CodeOfRefusal(response.status),
                  "S3: " + service + " gave no credentials: " + std::to_string(response.status) +
                      " " + TextOfElement(text, "Code") + " " + TextOfElement(text, "Message")};
   TimedCredentials found{
@@ -355,7 +364,7 @@ Result<TimedCredentials> CredentialChain::AskSts(net::HttpRequest request) const
        TextOfElement(text, "SessionToken")},
       TimeIn(TextOfElement(text, "Expiration"))};
   if (found.credentials.access_key.empty() || found.credentials.secret_key.empty())
-    return Error{ErrorCode::kDenied, "S3: " + service + " gave no credentials in its answer"};
+    return Error{ErrorCode::kUnavailable, "S3: " + service + " gave no credentials in its answer"};
   return found;
 }
 

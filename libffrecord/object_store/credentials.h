@@ -40,7 +40,7 @@ struct TimedCredentials {
 // that they came from was replaced; while they hold, a failure to renew them is no error.
 //
 // Thread-safe; a forked child asks again. Fails with kDenied if there are none (the message names
-// what was looked at), kUnavailable if a service did not answer.
+// what was looked at), kUnavailable if a service did not answer, or as no such service does.
 class CredentialChain {
  public:
   CredentialChain(VariableReader variable, FileReader file, std::string region);

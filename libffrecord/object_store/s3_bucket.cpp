@@ -56,7 +56,9 @@ ErrorCode CodeOf(int status) {
     case 412:
       return ErrorCode::kConflict;
     default:
-      return status >= 500 || status == 429 ? ErrorCode::kUnavailable : ErrorCode::kInvalidArgument;
+      // 501: the store does not know such requests.
+      return (status >= 500 && status != 501) || status == 429 ? ErrorCode::kUnavailable
+                                                               : ErrorCode::kInvalidArgument;
   }
 }
 
@@ -153,16 +155,17 @@ struct S3Bucket::Impl {
 
   // Whether `text` is a whole answer to such a request. S3 calls all of them "...Result";
   // moto calls some "...Response".
-  static bool IsListing(std::string_view text, std::string_view request) {
+  static bool IsAnswer(std::string_view text, std::string_view request) {
     const std::string name(request);
     return IsDocument(text, name + "Result") || IsDocument(text, name + "Response");
   }
 
   // Signs and runs until something lasting is known; any 2xx is a success, if `document` is empty
-  // or what came is a listing of that name.
+  // or what came is an answer of that name. Counts in `unanswered`, if given, the tries that the
+  // store may be about to carry out.
   Result<net::HttpResponse> Run(net::HttpRequest request,
                                 std::uint64_t body_size_max = kAnswerSizeMax,
-                                std::string_view document = {}) const {
+                                std::string_view document = {}, int* unanswered = nullptr) const {
     const auto headers = request.headers;
     const auto deadline = Clock::now() + timeout;
     BackOff back_off{BackOff::kOfStores};
@@ -172,14 +175,20 @@ struct S3Bucket::Impl {
       milliseconds asked_for{};
       bool may_pass = true;
       auto outcome = Once(request, body_size_max, may_pass, asked_for);
-      if (outcome && !document.empty() && !IsListing(TextOf(outcome.value().body), document))
+      if (outcome && !document.empty() && !IsAnswer(TextOf(outcome.value().body), document))
         outcome = NoDocument(request, outcome.value(), document);
       if (outcome) return outcome;
+      if (unanswered != nullptr && MayComeLate(outcome.error())) ++*unanswered;
       const milliseconds wait = back_off.Next(asked_for);
       const auto next_try = Clock::now() + wait;
       if (!may_pass || next_try > deadline || Patience::OfThread().IsOver()) return outcome;
       SleepPatiently(next_try);
     }
+  }
+
+  // Also where a store, or a proxy before it, says that it is busy.
+  static bool MayComeLate(const Error& error) noexcept {
+    return error.code == ErrorCode::kUnavailable || error.code == ErrorCode::kDeadlineExceeded;
   }
 
   // A connection on which something failed is not used again.
@@ -340,6 +349,28 @@ Result<void> S3Bucket::Put(std::string_view key, std::span<const std::byte> byte
   if (!etag.empty()) request.headers["if-match"] = etag;
   FFR_TRY(impl_->Run(std::move(request)));
   return {};
+}
+
+Result<void> S3Bucket::Copy(std::string_view from, const std::string& etag,
+                            std::string_view to) const {
+  net::HttpRequest request = impl_->RequestFor(to);
+  request.method = "PUT";
+  request.headers["x-amz-copy-source"] =
+      "/" + impl_->bucket + "/" + net::UriEncode(from, /*keep_slashes=*/true);
+  request.headers["x-amz-copy-source-if-match"] = etag;
+  int unanswered = 0;
+  const auto response = impl_->Run(std::move(request), kAnswerSizeMax, {}, &unanswered);
+  if (!response && unanswered > 0) return Error{ErrorCode::kUnavailable, response.error().message};
+  if (!response) return response.error();
+  const std::string_view text = TextOf(response.value().body);
+  if (Impl::IsAnswer(text, "CopyObject")) return {};
+  // A copy may fail after "200 OK" was said, and a store that knows no copies has made an empty
+  // object, and names its ETag.
+  const bool is_refused = unanswered == 0 && (text.find("<Error>") != std::string_view::npos ||
+                                              response.value().headers.contains("etag"));
+  return Error{
+      is_refused ? ErrorCode::kIo : ErrorCode::kUnavailable,
+      "S3: PUT " + Describe(to) + ": the store does not say that it has copied " + Describe(from)};
 }
 
 Result<void> S3Bucket::Delete(std::string_view key) const {

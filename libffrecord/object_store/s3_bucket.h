@@ -61,6 +61,12 @@ class S3Bucket final : public ObjectStore {
   Result<void> Put(std::string_view key, std::span<const std::byte> bytes, Existing existing,
                    const std::string& etag = {}) const;
 
+  // Makes the object `to` of the bytes of `from`, which do not travel. Fails with kNotFound if
+  // there is none, with kConflict if it is another object than `etag`, and as the store does for
+  // objects that are too large for that (Amazon's: 5 GiB) or if it copies none. After kUnavailable
+  // and kDeadlineExceeded the store may make the copy yet.
+  Result<void> Copy(std::string_view from, const std::string& etag, std::string_view to) const;
+
   // No failure if there is none.
   Result<void> Delete(std::string_view key) const;
 

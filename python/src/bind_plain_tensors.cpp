@@ -41,10 +41,12 @@ class PlainTensors {
   // what `other` makes of key and value for everything else; all in the order of `items`.
   void Take(const py::dict& items, const py::str& prefix, bool is_own, const py::list& leaves,
             const py::dict& tree, const py::function& other) {
-    // A copy, should `other` change the dict.
-    for (const py::handle pair : Owned(PyDict_Items(items.ptr()))) {
-      const py::handle key = PyTuple_GET_ITEM(pair.ptr(), 0);
-      const py::handle item = PyTuple_GET_ITEM(pair.ptr(), 1);
+    // Copies, should `other` change the dict. Lists of both, for a list of pairs makes the pairs.
+    const py::object keys = Owned(PyDict_Keys(items.ptr()));
+    const py::object values = Owned(PyDict_Values(items.ptr()));
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(keys.ptr()); ++i) {
+      const py::handle key = PyList_GET_ITEM(keys.ptr(), i);
+      const py::handle item = PyList_GET_ITEM(values.ptr(), i);
       py::object made =
           IsPlainName(key) ? TakeTensor(prefix, key, item, is_own, leaves) : py::object();
       if (!made) made = other(key, item);

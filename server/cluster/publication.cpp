@@ -1,7 +1,9 @@
 #include "server/cluster/publication.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstddef>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -47,6 +49,29 @@ std::optional<Source> FindOther(const DatasetManifest& manifest, Sources& source
                               : sources.find(file.extents[i].id);
       if (found != sources.end() && !found->second.IsSame(source)) return found->second;
     }
+  return std::nullopt;
+}
+
+// A name has one revision only once: so has its tombstone a key of its own.
+constexpr std::string_view kNameTombstoneKeys = "deletes/name-";
+std::string NameTombstonePrefix(std::uint64_t revision) {
+  return Key(kNameTombstoneKeys, Hex(revision) + "-");
+}
+
+// The revision that the attempt gave to its name, if the name was replaced or removed since and the
+// grace of that is not over.
+std::optional<std::uint64_t> RevisionBefore(const View& view, std::uint64_t attempt) {
+  const ExtentId body = BodyExtentOf(attempt);
+  for (const auto& [key, tombstone] : view.tombstones.all()) {
+    if (!Contains(tombstone.record.runs, body)) continue;
+    const std::string digits = NameIn(kNameTombstoneKeys, key).value_or("");
+    std::array<std::byte, sizeof(std::uint64_t)> bytes{};
+    if (!FromHex(digits.substr(0, 2 * bytes.size()), bytes)) continue;
+    std::uint64_t revision = 0;
+    for (const std::byte byte : bytes)
+      revision = revision << 8 | std::to_integer<std::uint64_t>(byte);
+    return revision;
+  }
   return std::nullopt;
 }
 
@@ -130,8 +155,8 @@ void Publication::Looked(TimePoint now, const Result<std::optional<MetaStore::Ke
       return;
     }
   }
-  // That a name is gone is concluded from the mirror as well.
-  if (found.value() || request_.mode != Mode::kRemove) CheckMode();
+  // All else, also that a name is gone, is concluded from the mirror as well.
+  if (found.value() && request_.mode == Mode::kRemove) CheckMode();
   phase_ = Phase::kGeneration;
   next_ = now;
 }
@@ -165,11 +190,24 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   // The mirror gives everything else that the commit rests on: it must show the same name.
   const NameTable::Name* const shown = view.names.Find(request_.name);
   const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
-  if (!view.lease.MayWrite(now))
-    return Wait(now + kRetry / 5, "the lease of this daemon in the cluster is not renewed");
   if ((generation ? generation->mod_revision : 0) < generation_needed_ ||
       !view.mirror.was_listed() || (shown ? shown->revision : 0) != base_revision_)
     return Wait(now + kRetry / 5, "the coordinator has not told this daemon of the last changes");
+  if (request_.mode != Mode::kRemove) {
+    // Our own commit, by way of this node or of another one, and others have been there since.
+    if (const auto revision = RevisionBefore(view, request_.attempt)) {
+      result_ = *revision;
+      return;
+    }
+    // All commits of the attempt compare the name with a revision that it will never have again.
+    if (request_.mode == Mode::kSwap && base_revision_ > request_.expected_revision &&
+        !MayLackNames(view))
+      unanswered_.Settle();
+    CheckMode();
+    if (result_) return;
+  }
+  if (!view.lease.MayWrite(now))
+    return Wait(now + kRetry / 5, "the lease of this daemon in the cluster is not renewed");
   if (request_.mode == Mode::kRemove && base_revision_ == 0) return ConcludeGone(view);
   // Only a name whose own manifest is lost is removed without knowing what all others refer to.
   // A node that is away for a while may have it.
@@ -445,10 +483,8 @@ void Publication::AddTombstones(std::uint64_t revision, std::vector<ExtentId> la
     const auto behind =
         runs.begin() + static_cast<std::ptrdiff_t>(std::min(runs.size(), begin + kRunsMax));
     tombstone.runs.assign(runs.begin() + static_cast<std::ptrdiff_t>(begin), behind);
-    // A name has one revision only once: so has its tombstone a key of its own.
     commit.puts.push_back(
-        {Key(kTombstoneKeys, "name-" + Hex(revision) + "-" + std::to_string(begin / kRunsMax)),
-         tombstone.Encode()});
+        {NameTombstonePrefix(revision) + std::to_string(begin / kRunsMax), tombstone.Encode()});
   }
 }
 

@@ -55,6 +55,12 @@ void ScanSlot(const fs::path& path, std::span<const ManifestExtent> known, Found
   };
   const Folder folder(::opendir(path.c_str()));
   if (!folder) return refuse(path, std::string("cannot be listed: ") + std::strerror(errno));
+  // The process before this one may have been killed after it had named or removed a file, and
+  // before it had synced that. From now on it is said that the extent is sealed, or gone.
+  // EINVAL: this file system has nothing to sync in a folder.
+  const bool is_durable = ::fsync(::dirfd(folder.get())) == 0 || errno == EINVAL;
+  const std::string unsynced =
+      is_durable ? "" : std::string("sync folder: ") + std::strerror(errno);
   const std::string slot = path.filename().string();
   for (;;) {
     errno = 0;
@@ -74,7 +80,9 @@ void ScanSlot(const fs::path& path, std::span<const ManifestExtent> known, Found
       continue;
     }
     auto trailer = OpenTrailer(::dirfd(folder.get()), entry->d_name);
-    if (!trailer)
+    if (!is_durable)
+      refuse(path / name, unsynced);
+    else if (!trailer)
       refuse(path / name, trailer.error().message);
     else if (trailer.value().id != id)
       refuse(path / name, "the trailer is that of extent " + Hex(trailer.value().id));

@@ -25,8 +25,8 @@ struct FoundExtents {
 // Looks at every file, side by side, for a disk answers many at a time: at its name, and at its
 // trailer unless it is one of `known`, which are in order of their ids: of those it is enough that
 // they are there, for a disk with millions of them takes minutes to show its trailers. No link is
-// followed. A folder of a slot that cannot be read costs its own extents only. Fails with kIo if
-// `folder` cannot be listed.
+// followed. It is durable then that they are there, and no others. A slot's folder that cannot be
+// read or synced costs its own extents only. Fails with kIo if `folder` cannot be listed.
 Result<FoundExtents> ScanExtents(const std::filesystem::path& folder,
                                  std::span<const ManifestExtent> known);
 

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <map>
 #include <thread>
 
 #include "libffrecord/base/endian.h"
@@ -91,8 +90,7 @@ Result<void> ExtentStore::ScanAll(std::size_t missing_count_max,
 
 // Fails with nothing taken.
 Result<void> ExtentStore::Take(Disk& disk, FoundExtents found) {
-  // Their writers were killed, perhaps before the name was synced; now it is said that they are
-  // sealed. Extents that manifests describe were durable before they were published.
+  // The folders of slots are in there; ScanExtents() has synced these.
   FFR_TRY(SyncParentFolder(disk.folder() / "slot"));
   const auto take = [&](const ExtentTrailer& trailer, bool is_known) {
     if (index_.Find(trailer.id)) return TakeCopy(disk, trailer);
@@ -101,16 +99,7 @@ Result<void> ExtentStore::Take(Disk& disk, FoundExtents found) {
   };
   for (const ManifestExtent* const extent : found.known)
     take({extent->id, extent->size_bytes, extent->xxh3}, true);
-  std::map<fs::path, Result<void>> synced;
-  for (const ExtentTrailer& trailer : found.extents) {
-    const fs::path path = disk.PathOf(trailer.id);
-    const auto [slot, is_new] = synced.try_emplace(path.parent_path());
-    if (is_new) slot->second = SyncParentFolder(path);
-    if (slot->second)
-      take(trailer, false);
-    else
-      found.refused.push_back(path.string() + ": " + slot->second.error().message);
-  }
+  for (const ExtentTrailer& trailer : found.extents) take(trailer, false);
   scan_report_.refused.insert(scan_report_.refused.end(), found.refused.begin(),
                               found.refused.end());
   return {};

@@ -152,7 +152,7 @@ def test_files_that_were_not_made_from_datasets_have_the_features_of_their_schem
     tmp_path: Path,
 ) -> None:
     schema = {"a": "i16", "b": "bf16", "c": "f32[2]", "d": "u8[1,2,3]", "e": "bytes", "f": "utf8"}
-    one = {"a": -3, "b": 0x3F80, "c": [1, 2], "d": np.ones((1, 2, 3), "u1"), "e": b"x", "f": "y"}
+    one = {"a": -3, "b": 1.0, "c": [1, 2], "d": np.ones((1, 2, 3), "u1"), "e": b"x", "f": "y"}
     for name in ("1.ffr", "2.ffr"):
         with ffrecord.Writer(tmp_path / name, schema) as writer:
             writer.write(one)
@@ -368,6 +368,68 @@ def test_a_split_that_is_not_there_is_refused(tmp_path: Path) -> None:
         load_dataset({})
     with pytest.raises(FileNotFoundError, match=r"none\.ffr"):
         load_dataset({"train": tmp_path / "none.ffr"})
+
+
+@pytest.mark.parametrize("way", ["plain", "table"])
+def test_files_whose_labels_have_other_names_are_not_one_dataset(way: str, tmp_path: Path) -> None:
+    """Number 0 would be a cat in all of them."""
+
+    def written(name: str, labels: list[str], as_table: bool) -> None:
+        features = datasets.Features({"kind": datasets.ClassLabel(names=labels)})
+        one = datasets.Dataset.from_dict({"kind": ["cat", "dog"]}, features)
+        if as_table:
+            ffrecord.write_table(one.with_format("arrow")[:], tmp_path / name)
+        else:
+            from_huggingface(one, tmp_path / name)
+
+    written("a.ffr", ["cat", "dog"], way == "table")
+    written("b.ffr", ["cat", "dog"], way == "table")
+    written("c.ffr", ["dog", "cat"], way == "table")
+    same = to_huggingface([tmp_path / "a.ffr", tmp_path / "b.ffr"])
+    assert [same.features["kind"].int2str(row["kind"]) for row in same] == ["cat", "dog"] * 2
+
+    for streaming in (False, True):
+        with pytest.raises(ValueError, match=r"labels of column 'kind' .*c\.ffr: load"):
+            load_dataset({"train": str(tmp_path / "*.ffr")}, streaming=streaming)
+
+
+@pytest.mark.parametrize("way", ["plain", "table"])
+@pytest.mark.parametrize("first", ["named", "bare"])
+def test_labels_without_names_are_not_one_dataset_with_those_that_have_some(
+    way: str, first: str, tmp_path: Path
+) -> None:
+    """The names would be lost, or those of numbers that may mean something else."""
+    features = datasets.Features({"kind": datasets.ClassLabel(names=["cat", "dog"])})
+    named = datasets.Dataset.from_dict({"kind": ["cat", "dog"]}, features)
+    if way == "table":
+        ffrecord.write_table(named.with_format("arrow")[:], tmp_path / "named.ffr")
+        ffrecord.write_table(pa.table({"kind": pa.array([1, 0])}), tmp_path / "bare.ffr")
+    else:
+        from_huggingface(named, tmp_path / "named.ffr")
+        with ffrecord.Writer(tmp_path / "bare.ffr", {"kind": "i64"}) as writer:
+            writer.write({"kind": 1})
+            writer.write({"kind": 0})
+    paths = [tmp_path / "named.ffr", tmp_path / "bare.ffr"]
+    paths = paths if first == "named" else paths[::-1]
+
+    for streaming in (False, True):
+        with pytest.raises(ValueError, match=r"labels of column 'kind' .*bare\.ffr.*cast_column"):
+            to_huggingface(paths, streaming=streaming)
+    # As the error says.
+    bare = to_huggingface(tmp_path / "bare.ffr").cast_column("kind", features["kind"])
+    whole = datasets.concatenate_datasets([to_huggingface(tmp_path / "named.ffr"), bare])
+    assert whole.features == features
+    assert whole["kind"][:] == [0, 1, 1, 0]
+
+
+def test_labels_of_columns_whose_names_look_like_places_are_kept_apart(tmp_path: Path) -> None:
+    path = tmp_path / "a.ffr"
+    labels = [datasets.ClassLabel(names=names) for names in (["a", "b"], ["c", "d"])]
+    features = datasets.Features({"s": {"k": labels[0]}, "s.k": labels[1]})
+    one = datasets.Dataset.from_list([{"s": {"k": 0}, "s.k": 1}], features=features)
+    ffrecord.write_table(one.with_format("arrow")[:], path)
+
+    assert to_huggingface(path).features == features
 
 
 @pytest.mark.parametrize("lacks", [False, True])

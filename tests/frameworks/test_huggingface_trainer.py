@@ -1,16 +1,22 @@
 """Goal: with the Trainer, ranks see each record once an epoch, and resume at the next, at any size.
 
-Method: the tutorial's own script, on real ranks.
+Method: the tutorial's own script, on real ranks. For accumulated gradients, a tiny model, trained
+at once, and in parts by new Trainers: both must see the same, and end with the same weights.
 """
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from tutorial import check_exact, expected, framework, replace_in, run, write_script
 
+import ffrecord.checkpoint as ckpt
+from ffrecord.torch import DataLoader, Sampler
+
 framework("accelerate")
-framework("transformers")
+transformers = framework("transformers")
 PRELOAD = ("transformers.trainer",)
 CALLBACK = "from ffrecord.torch.huggingface import CheckpointCallback"
 
@@ -28,16 +34,21 @@ def test_a_trainer_stopped_in_an_epoch_goes_on_at_the_next_record(
         check_exact(before[:saved] + run(script, world, "0", "resume").steps())
 
 
+def save_by_our_callback(script: Path, every_steps: int, options: str = "") -> None:
+    """Change the tutorial's script, and give its Trainer more options."""
+    replace_in(script, "from ffrecord.torch import", f"{CALLBACK}\nfrom ffrecord.torch import")
+    replace_in(script, "save_steps=7", f'save_strategy="no"{options}')
+    ours = f'callbacks=[CheckpointCallback("run", every_steps={every_steps})]'
+    replace_in(script, 'Dataset("numbers.ffr"))', f'Dataset("numbers.ffr"), {ours})')
+    replace_in(script, '"saved/checkpoint-7" if resume else None', "None")
+
+
 @pytest.mark.parametrize(("stop", "worlds"), [(7, (2, 1)), (15, (3,))])
 def test_our_callback_goes_on_at_the_next_record(
     stop: int, worlds: tuple[int, ...], tmp_path: Path
 ) -> None:
     script = write_script("huggingface-trainer.md", "train.py", tmp_path)
-    replace_in(script, "from ffrecord.torch import", f"{CALLBACK}\nfrom ffrecord.torch import")
-    replace_in(script, "save_steps=7", 'save_strategy="no"')
-    ours = 'callbacks=[CheckpointCallback("run", every_steps=5)]'
-    replace_in(script, 'Dataset("numbers.ffr"))', f'Dataset("numbers.ffr"), {ours})')
-    replace_in(script, '"saved/checkpoint-7" if resume else None', "None")
+    save_by_our_callback(script, every_steps=5)
     before = [labels for _, labels in run(script, 2, str(stop)).steps()]
     assert len(before) == stop
     shutil.copytree(tmp_path / "run", tmp_path / "kept")
@@ -47,6 +58,150 @@ def test_our_callback_goes_on_at_the_next_record(
         shutil.copytree(tmp_path / "kept", tmp_path / "run")
         after = [labels for _, labels in run(script, world, "0").steps()]
         assert before + after == [labels for _, labels in expected()]
+
+
+def test_ranks_that_accumulate_gradients_go_on_with_the_same_steps(tmp_path: Path) -> None:
+    script = write_script("huggingface-trainer.md", "train.py", tmp_path)
+    save_by_our_callback(script, every_steps=100, options=", gradient_accumulation_steps=2")
+    with script.open("a") as text:
+        text.write("weights = [each.tolist() for each in trainer.model.state_dict().values()]\n")
+        text.write('print("ended", trainer.state.global_step, weights)\n')
+
+    def ended() -> str:
+        return (tmp_path / "printed0").read_text().rpartition("ended")[2]
+
+    whole = run(script, 2, "0").steps()
+    at_once = ended()
+    shutil.rmtree(tmp_path / "run")
+    before = run(script, 2, "8").steps()  # In the second epoch: 11 batches are 6 steps.
+    assert len(before) == 15
+    after = run(script, 2, "0").steps()
+
+    assert [labels for _, labels in before + after] == [labels for _, labels in whole]
+    assert ended() == at_once
+
+
+class _Rows(torch.utils.data.Dataset[Any]):
+    """Numbers that are their own names."""
+
+    def __init__(self, count: int) -> None:
+        self._rows = torch.randn(count, 4, generator=torch.Generator().manual_seed(3))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"x": self._rows[index], "name": torch.tensor(index)}
+
+
+class _Model(torch.nn.Module):
+    """Notes what it is trained on; has a buffer that changes with each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.norm, self.layer = torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)
+        self.seen: list[list[int]] = []
+
+    def forward(self, x: Any, name: Any) -> dict[str, Any]:  # noqa: ANN401
+        self.seen.append(name.tolist())
+        return {"loss": (self.layer(self.norm(x)) - 1).square().mean()}
+
+
+class _Trainer(transformers.Trainer):  # type: ignore[misc, name-defined, unused-ignore]
+    """With batches of four records."""
+
+    def get_train_dataloader(self) -> Any:  # noqa: ANN401
+        sampler = Sampler(self.train_dataset, 4, seed=1, last="short")
+        return self.accelerator.prepare(DataLoader(self.train_dataset, batch_sampler=sampler))
+
+
+class _Observer(transformers.TrainerCallback):  # type: ignore[misc, name-defined, unused-ignore]
+    """Notes steps as other callbacks see them, and stops."""
+
+    def __init__(self, stop: int) -> None:
+        self.stop = stop
+        self.begun: list[int] = []
+        self.ended: list[tuple[int, float]] = []
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        self.begun.append(state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        self.ended.append((state.global_step, state.epoch))
+        if state.global_step == self.stop:
+            control.should_training_stop = True
+
+
+def trained(folder: Path, records: int, stop: int, callbacks: list[Any], **how: Any) -> Any:  # noqa: ANN401
+    observer = _Observer(stop)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+        learning_rate=0.05, lr_scheduler_type="constant", **how,
+    )  # fmt: skip
+    trainer = _Trainer(_Model(), arguments, train_dataset=_Rows(records), callbacks=callbacks)
+    trainer.add_callback(observer)
+    trainer.train()
+    assert arguments.gradient_accumulation_steps == how["gradient_accumulation_steps"]
+    return trainer, observer
+
+
+# Batches of an epoch are 4, 5, 7 (its last one short) and 8; a run is stopped after these steps.
+@pytest.mark.parametrize(
+    ("records", "accumulation", "stops", "how"),
+    [
+        (16, 2, (1, 3), {"num_train_epochs": 2}),
+        (20, 1, (3, 6), {"num_train_epochs": 2}),
+        (20, 2, (1,), {"num_train_epochs": 2}),
+        (20, 2, (2, 3), {"num_train_epochs": 2}),
+        (20, 2, (4,), {"max_steps": 7}),
+        (26, 3, (1, 2, 3, 4, 5), {"num_train_epochs": 2}),
+        (32, 3, (1,), {"num_train_epochs": 2}),
+        (32, 3, (2, 4), {"max_steps": 7}),
+        (32, 9, (1,), {"num_train_epochs": 2}),
+    ],
+)
+def test_accumulated_gradients_are_applied_at_the_end_of_a_resumed_epoch(
+    records: int, accumulation: int, stops: tuple[int, ...], how: dict[str, int], tmp_path: Path
+) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    how = {**how, "gradient_accumulation_steps": accumulation}
+    whole, watched = trained(tmp_path, records, 0, [], **how)
+
+    seen, begun, ended = [], [], []
+    for stop in (*stops, 0):
+        callback = CheckpointCallback(tmp_path / "run", every_steps=100)
+        part, observer = trained(tmp_path, records, stop, [callback], **how)
+        seen += part.model.seen
+        begun += observer.begun
+        ended += observer.ended
+
+    assert seen == whole.model.seen
+    assert begun == watched.begun
+    assert ended == watched.ended
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(part.model.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("how", [{"num_train_epochs": 2}, {"max_steps": 4}])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_run_that_has_ended_stays_as_it_is(
+    how: dict[str, int], accumulation: int, tmp_path: Path
+) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    how = {**how, "gradient_accumulation_steps": accumulation}
+    run = tmp_path / "run"
+    callbacks = [CheckpointCallback(run, every_steps=100)]
+    whole, _ = trained(tmp_path, 20, 0, callbacks, **how)
+    again, _ = trained(tmp_path, 20, 0, [CheckpointCallback(run, every_steps=100)], **how)
+
+    assert again.state.global_step == whole.state.global_step
+    assert again.state.epoch == whole.state.epoch
+    assert [commit.step for commit in ckpt.list(run)] == [whole.state.global_step]
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], value), name
 
 
 def test_the_trainers_own_loader_fills_up_the_last_batch_and_reads_each_record(

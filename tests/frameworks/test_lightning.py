@@ -226,3 +226,67 @@ def test_a_checkpoint_of_an_epochs_end_goes_on_with_the_next_epochs_order(
             # a seed of which the state does not know.
             rest, expected = ([(e, len(seen)) for e, seen in run] for run in (rest, expected))  # type: ignore[misc]
         assert rest == expected
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("order", ["sampler", "shuffle", "in order"])
+@pytest.mark.parametrize("mode", ["max_size", "max_size_cycle", "min_size"])
+def test_two_loaders_go_on_together_from_any_step(mode: str, order: str, tmp_path: Path) -> None:
+    """With "max_size", the shorter one may be over: None comes until the end of the epoch."""
+    sizes = {"long": 40, "short": 24}
+    for name, count in sizes.items():
+        with ffrecord.Writer(tmp_path / f"{name}.ffr", {"label": "i64"}) as writer:
+            for label in range(count):
+                writer.write({"label": label})
+
+    class Model(lightning.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            self.seen: list[tuple[int, list[list[int] | None]]] = []
+
+        def training_step(self, batch: Any, _: int) -> torch.Tensor:  # noqa: ANN401
+            each = [one and one["label"].tolist() for one in batch.values()]
+            self.seen.append((self.current_epoch, each))
+            loss: torch.Tensor = self.layer(torch.ones(1, 1)).mean()
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), 1e-6)
+
+    def train(checkpoint: Path | None, **options: Any) -> list[Any]:  # noqa: ANN401
+        loaders = {}
+        for name in sizes:
+            dataset = Dataset(tmp_path / f"{name}.ffr")
+            orders: dict[str, dict[str, Any]] = {
+                "sampler": {"batch_sampler": Sampler(dataset, 8, seed=1)},
+                "shuffle": {
+                    "batch_size": 8,
+                    "shuffle": True,
+                    "generator": torch.Generator().manual_seed(3),
+                },
+                "in order": {"batch_size": 8},
+            }
+            loaders[name] = DataLoader(dataset, **orders[order])
+        model = Model()
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            max_epochs=3,
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=tmp_path,
+            **options,
+        )
+        combined = lightning.utilities.CombinedLoader(loaders, mode)
+        trainer.fit(model, combined, ckpt_path=checkpoint)
+        return model.seen
+
+    every = lightning.callbacks.ModelCheckpoint(
+        dirpath=tmp_path / "saved", filename="{step}", save_top_k=-1, every_n_train_steps=1
+    )
+    whole = train(None, callbacks=[every])
+    assert len(whole) == (9 if mode == "min_size" else 15)
+    for step in range(1, len(whole)):
+        rest = train(tmp_path / "saved" / f"step={step}.ckpt")
+        assert rest == whole[step:], f"from step {step}"

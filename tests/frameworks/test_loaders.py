@@ -129,6 +129,24 @@ def test_accelerate_prepares_and_resumes_our_loader(dataset: Dataset, stateful: 
     assert seen + labels(resumed) == expected(dataset)
 
 
+@pytest.mark.wrong_data
+def test_accelerate_may_not_skip_what_a_restored_loader_has_skipped(dataset: Dataset) -> None:
+    """The guide of accelerate skips after `load_state`, which has restored our loader."""
+    accelerate = framework("accelerate")
+    accelerator = accelerate.Accelerator(cpu=True)
+
+    def loader() -> Any:  # noqa: ANN401 - accelerate's own
+        return accelerator.prepare(DataLoader(dataset, batch_sampler=Sampler(dataset, 20)))
+
+    first, resumed = loader(), loader()
+    seen = labels(itertools.islice(first, 3))
+    resumed.load_state_dict(first.state_dict())
+    with pytest.raises(RuntimeError, match=r"leaves out 3 batches.*behind 3 of its epoch"):
+        labels(accelerate.skip_first_batches(resumed, 3))
+
+    assert seen + labels(resumed) == expected(dataset)
+
+
 @pytest.mark.parametrize("options", ENGINES, ids=["inline", "workers", "threads"])
 def test_hugging_faces_trainer_goes_on_from_its_checkpoint(
     dataset: Dataset, options: dict[str, Any], tmp_path: Path

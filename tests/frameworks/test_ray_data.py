@@ -204,6 +204,8 @@ def test_a_damaged_record_is_named_or_left_out(path: Path) -> None:
     skipped = ffrecord.ray.read(path, blocks=3, on_corrupt="skip")
     assert labels(skipped) == [i for i in range(COUNT) if i != 90]
     assert skipped.count() == COUNT - 1
+    (task,) = ffrecord.ray.RecordSource(path, on_corrupt="skip").get_read_tasks(1, COUNT - 10)
+    assert sum(block.num_rows for block in task()) == COUNT - 10
     with pytest.raises(ValueError, match="rows have no status"):
         ffrecord.ray.read(path, on_corrupt="keep")
 
@@ -290,9 +292,26 @@ def test_nulls_lists_and_structs_are_written(tmp_path: Path) -> None:
     assert rows == table.slice(1).to_pylist()
 
 
+@pytest.mark.wrong_data
+def test_a_column_without_values_in_some_tasks_has_the_type_of_the_others(tmp_path: Path) -> None:
+    rows = [
+        {"id": i, "words": ["w", None] if i == 31 else [], "chat": {"to": "me" if i == 7 else None}}
+        for i in range(40)
+    ]
+    made = ray.data.from_items(rows, override_num_blocks=10)
+
+    made.write_datasink(ffrecord.ray.RecordSink(tmp_path / "out"))
+
+    assert ffrecord.read_table(tmp_path / "out").sort_by("id").to_pylist() == rows
+    nothing = ray.data.from_items([{"id": 1, "gone": None}])
+    with pytest.raises(Exception, match="column 'gone' has no value in any row; give it a type"):
+        nothing.write_datasink(ffrecord.ray.RecordSink(tmp_path / "none"))
+    assert os.listdir(tmp_path) == ["out"]
+
+
 def test_a_task_that_ray_runs_again_writes_its_rows_once(tmp_path: Path) -> None:
     class Flaky(ffrecord.ray.RecordSink):  # type: ignore[misc]
-        def write(self, blocks: Any, ctx: Any) -> list[str]:  # noqa: ANN401 - Ray's
+        def write(self, blocks: Any, ctx: Any) -> Any:  # noqa: ANN401 - Ray's
             names = super().write(blocks, ctx)
             first = tmp_path / f"ran-{ctx.task_idx}"
             if not first.exists():

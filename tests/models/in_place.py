@@ -294,8 +294,20 @@ class InPlace(RuleBasedStateMachine):
         with as_before(shard.path):
             rewrite(shard.path, ways[how], same_time=True)
             named(f"{how} of {of.kind}", self._check_changed, of, shard, data, reader)
+            self._check_index_stays(of, shard)
         if reader is None:
             self._check(of, "after the bytes were given back")
+
+    def _check_index_stays(self, of: Source, shard: Shard) -> None:
+        """Indexed again, bytes that changed unseen do not become what was written."""
+        path = of.index_of(shard)
+        before = path.read_bytes()
+        try:
+            made = ffrecord.index(of.folder, index_dir=of.index_dir)
+            demand(not made.indexed, f"indexed {made.indexed}, whose size and time are as before")
+        except ERRORS as error:
+            demand(shard.path.name in str(error), f"index does not name it: {error!r:.300}")
+        demand(path.read_bytes() == before, f"{path.name} is another one")
 
     def _check_changed(
         self, of: Source, shard: Shard, before: bytes, reader: ffrecord.Reader | None

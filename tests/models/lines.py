@@ -373,14 +373,16 @@ def in_child(work: Callable[[], None]) -> str:
 
 def read(target: str, step: int | None, *, is_torchs: bool, resume: bool | None) -> int:
     """Load a step, or the latest, as it was saved; return what it says it is."""
+    into: dict[str, Any]
     if is_torchs:
         into = {key: torch.from_numpy(each) for key, each in arrays(-1).items()}
         dcp.load(
             into, storage_reader=CheckpointReader(target, step=step, resume=resume), no_dist=True
         )
-        return int(into["w"][7])
-    loaded: Any = ckpt.load(target, step="latest" if step is None else step, resume=resume)
-    return int(loaded["w"][7])
+    else:
+        into = ckpt.load(target, step="latest" if step is None else step, resume=resume)
+    assert np.array_equal(into["frozen"], arrays(-1)["frozen"])  # Incremental saves share it.
+    return int(into["w"][7])
 
 
 for name in ("ffrecord.checkpoint", "torch.distributed.checkpoint.state_dict_loader"):

@@ -11,7 +11,7 @@ from loader_truth import Plan
 SIZES = st.integers(1, 7)
 WORLDS = st.integers(1, 3)
 SEEDS = st.sampled_from([0, 1, 7, 2**64 - 1])
-WEIGHTS = st.sampled_from([[1, 1], [3, 1], [1, 2], [2, 0]])
+WEIGHTS = st.sampled_from([[1, 1], [3, 1], [1, 2], [2, 0], [1, 6]])
 POLICIES = st.sampled_from(["raise", "skip", "replace"])
 GOOD_FILES = st.sampled_from(["a", "b", "c", "folder"])
 # Processes cost tenths of a second; threads and the caller's own nearly nothing.

@@ -45,32 +45,36 @@ def go(run: Run, steps: int) -> None:
 
 @scene(
     files=several(GOOD_FILES, 2, unique=True),
-    weights=several(WEIGHTS, 3),
+    weights=WEIGHTS,
     plan=PLANS,
     mode=SCENE_MODES,
-    steps=several(st.integers(0, 6), 2),
-    ends=several(st.sampled_from(["on", "again", "resume"]), 2),
+    changes=st.lists(
+        st.tuples(
+            WEIGHTS, st.integers(0, 6), st.sampled_from(["on", "on", "on", "again", "resume"])
+        ),
+        min_size=2,
+        max_size=24,
+    ),
 )
 def reweigh(
     files: Sequence[str],
-    weights: Sequence[Sequence[int]],
+    weights: Sequence[int],
     plan: Plan,
     mode: str,
-    steps: Sequence[int],
-    ends: Sequence[str],
+    changes: Sequence[tuple[Sequence[int], int, str]],
 ) -> None:
     """Change the weights of a mixture in a running loop, again and again."""
-    view = views.mixed([views.opened(name) for name in files], list(weights[0]), 3)
+    view = views.mixed([views.opened(name) for name in files], list(weights), 3)
     plan = dataclasses.replace(plan, labels=view.labels, mix=view.mix)
     if not fits(plan):
         return
     run = _run(view, mode, plan)
     try:
-        for other, many, end in zip(weights[1:], steps, ends, strict=True):
+        for other, many, end in changes:
             go(run, many)
             run.set_weights(list(other))
             run.check_states()
-            go(run, 2)
+            go(run, 1)
             if end == "again" and run.iterations:
                 run.drop(-1)
                 go(run, many + 1)

@@ -4,10 +4,21 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 
 from order import MASK, draw, permute, permute_blocked
 
 _MIXTURE_LANE = 1 << 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Weights that apply from a position on."""
+
+    weights: list[int]
+    since: int
+    slot: int
+    behind: list[int]  # How far each source was behind its share, in 65536ths of a record.
 
 
 class MixTruth:
@@ -18,22 +29,46 @@ class MixTruth:
         self.parts = [list(part) for part in parts]
         self.seed = seed
         self.dealt: list[tuple[int, int]] = []  # Source, and how many it had given.
-        self.since = 0
-        self._use(weights)
+        self.changes = [Change(_reduced(weights), 0, 0, [0] * len(self.parts))]
+        self._use(0)
 
     def copy(self) -> "MixTruth":
         """Return the same stream, which changes on its own."""
         made = MixTruth(self.parts, self.weights, self.seed)
-        made.dealt, made.since = list(self.dealt), self.since
+        made.dealt, made.changes = list(self.dealt), list(self.changes)
         made.credit, made.taken = list(self.credit), list(self.taken)
         return made
 
+    @property
+    def weights(self) -> list[int]:
+        """Return those that apply last."""
+        return self.changes[-1].weights
+
+    @property
+    def since(self) -> int:
+        """Return the position from which these apply."""
+        return self.changes[-1].since
+
     def change(self, weights: Sequence[int], at: int) -> None:
-        """Go on from position `at` with other weights."""
+        """Go on from position `at` with other weights, at the slot that fits the shares so far."""
         self._deal_to(at)
         del self.dealt[at:]
-        self.since = at
-        self._use(weights)
+        while self.since > at:
+            self.changes.pop()
+        last, reduced = self.changes[-1], _reduced(weights)
+        if reduced != last.weights:
+            behind = self._behind(last, at)
+            if last.since == at:
+                self.changes.pop()
+            self.changes.append(Change(reduced, at, _slot_like(reduced, behind), behind))
+        self._use(self.changes[-1].slot + at - self.since)
+
+    def _behind(self, last: Change, at: int) -> list[int]:
+        given = [source for source, _ in self.dealt[last.since : at]]
+        shares = (Fraction((at - last.since) * w, sum(last.weights)) for w in last.weights)
+        grown = (math.floor(share * 65536 + Fraction(1, 2)) for share in shares)
+        both = enumerate(zip(last.behind, grown, strict=True))
+        return [late + more - 65536 * given.count(source) for source, (late, more) in both]
 
     def label(self, seed: int, place: int) -> int:
         """Return the label at `place` of the stream."""
@@ -44,19 +79,38 @@ class MixTruth:
         lane = _MIXTURE_LANE + source
         return part[permute((seed + self.seed) & MASK, turn, lane, len(part), at)]
 
-    def _use(self, weights: Sequence[int]) -> None:
-        divisor = math.gcd(*weights)
-        self.weights = [weight // divisor for weight in weights]
+    def _use(self, slot: int) -> None:
         self.credit = [0] * len(self.weights)
+        for _ in range(slot % sum(self.weights)):
+            _deal(self.weights, self.credit)
         self.taken = [sum(s == i for s, _ in self.dealt) for i in range(len(self.parts))]
 
     def _deal_to(self, end: int) -> None:
         while len(self.dealt) < end:
-            self.credit = [a + b for a, b in zip(self.credit, self.weights, strict=True)]
-            source = self.credit.index(max(self.credit))
-            self.credit[source] -= sum(self.weights)
+            source = _deal(self.weights, self.credit)
             self.dealt.append((source, self.taken[source]))
             self.taken[source] += 1
+
+
+def _reduced(weights: Sequence[int]) -> list[int]:
+    divisor = math.gcd(*weights)
+    return [weight // divisor for weight in weights]
+
+
+def _deal(weights: list[int], credit: list[int]) -> int:
+    credit[:] = [a + b for a, b in zip(credit, weights, strict=True)]
+    source = credit.index(max(credit))
+    credit[source] -= sum(weights)
+    return source
+
+
+def _slot_like(weights: list[int], behind: list[int]) -> int:
+    credit, apart = [0] * len(weights), []
+    for _ in range(sum(weights)):
+        pairs = zip(behind, credit, strict=True)
+        apart.append(sum((late - 65536 * at // sum(weights)) ** 2 for late, at in pairs))
+        _deal(weights, credit)
+    return apart.index(min(apart))
 
 
 @dataclasses.dataclass(frozen=True)

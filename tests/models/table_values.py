@@ -171,6 +171,7 @@ KINDS: dict[str, Kind] = {
     "list<f32>": _list(pa.float32(), [], [1.5], [0.0, None], odd=(Odd([1e300]), Odd(["x"]))),
     "list<bool>": _list(pa.bool_(), [], [True, False], [None, True], odd=(Odd([2]),)),
     "list<utf8>": _list(pa.string(), [], ["a"], ["", None, "bb"], odd=(Odd([5]), Odd(["a", 1]))),
+    "list<timestamp(ms)>": _list(pa.timestamp("ms"), [], [_NOON], [None, _NOON]),
     "list<list<i64>>": _list(pa.list_(pa.int64()), [], [[]], [[1], [], [2, 3]], [None, [4]]),
     "struct": Kind(
         _SIZE,

@@ -1,4 +1,4 @@
-"""Each model of the product for a minute, with seeds that are always the same.
+"""Each model of the product for half a minute, with seeds that are always the same.
 
 Goal: what holds on one path holds on all. Method: `driver.explore`. FFRECORD_MODEL_SECONDS sets
 another time; tests/models/campaign looks for hours, with fresh seeds.
@@ -12,7 +12,7 @@ import driver
 
 pytestmark = pytest.mark.wrong_data
 
-SECONDS = float(os.environ.get("FFRECORD_MODEL_SECONDS", "60"))
+SECONDS = float(os.environ.get("FFRECORD_MODEL_SECONDS", "30"))
 
 
 @pytest.mark.parametrize("name", driver.names())

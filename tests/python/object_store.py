@@ -39,6 +39,7 @@ class Store:
         with self.lock:
             self.door, self.after = door, after
             self.seen: list[str] = []
+            self.taken_bytes = 0  # Of requests.
             self.sent: list[tuple[str, int]] = []  # Requests and the bytes that answered them.
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -48,6 +49,7 @@ class Store:
         with self.lock:
             request = f"{method} {path}"
             self.seen.append(request)
+            self.taken_bytes += int(environ.get("CONTENT_LENGTH") or 0)
             number, door, after = len(self.seen), self.door, self.after
         verdict = door(number, method, path)
         if verdict in _REFUSALS:

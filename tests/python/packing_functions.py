@@ -157,6 +157,26 @@ def leaves_at_5(sample: Sample) -> Sample:
     return sample
 
 
+def forks_at_5(sample: Sample) -> Sample:
+    """Comes back in two processes."""
+    if sample["name"] == "b/005":
+        os.fork()
+    return sample
+
+
+def closes_at_5(sample: Sample) -> Sample:
+    """Closes all that the process has open."""
+    if sample["name"] == "b/005":
+        os.closerange(3, 1 << 16)
+    return sample
+
+
+def closes_at_once(sample: Sample) -> Sample:
+    """Closes all that the process has open."""
+    os.closerange(3, 1 << 16)
+    return sample
+
+
 def appends(sample: Sample) -> Sample:
     """Changes what it was given."""
     sample["tags"].append("x")

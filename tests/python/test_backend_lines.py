@@ -5,6 +5,7 @@ take part.
 """
 
 import tempfile
+import weakref
 from datetime import timedelta
 
 import pytest
@@ -158,7 +159,7 @@ def gone(rank: int, world: int) -> object:
         return None
     found = []
     large = torch.empty(10_000_000)  # More than is under way when the receiver is gone.
-    for call in (dist.recv, dist.send):
+    for call in (dist.recv, dist.send) * 2:  # Later ones are refused when they begin.
         with pytest.raises(RuntimeError) as failure:
             call(large, 2, group=group)
         found.append(str(failure.value))
@@ -166,8 +167,8 @@ def gone(rank: int, world: int) -> object:
 
 
 def test_errors_have_the_ranks_of_the_group() -> None:
-    received, sent = run_ranks(gone, 3)[1]
-    for text, line in ((received, "line 2 to 1: rank 2 "), (sent, "line 1 to 2: ")):
+    found = run_ranks(gone, 3)[1]
+    for text, line in zip(found, ("line 2 to 1: rank 2 ", "line 1 to 2: ") * 2, strict=True):
         assert line in text
         assert "rank 2 at" in text
         assert "rank 0" not in text
@@ -238,6 +239,28 @@ def test_coalesced_operations_end_together() -> None:
     for first, second in run_ranks(coalesced, 2):
         assert second == [2.0] * 5
         assert first == [2.0] * 3
+
+
+def left_by_an_error(rank: int, _world: int) -> object:
+    group, cpu = ours(), torch.device("cpu")
+    with pytest.raises(KeyError), dist._coalescing_manager(group, cpu):
+        raise KeyError
+    tensors = [torch.ones(8) for _ in range(20)]
+    held = [weakref.ref(tensor) for tensor in tensors]
+    while tensors:
+        group.broadcast(tensors.pop(), root=0).wait()
+    is_held = [each() is not None for each in held]
+    # And the next block is whole.
+    array = torch.full((2,), 1.0 + rank)
+    with dist._coalescing_manager(group, cpu):
+        dist.broadcast(array, src=0, group=group, async_op=True)
+    return sum(is_held), array.tolist()
+
+
+def test_an_error_between_coalesced_operations_keeps_no_later_tensors() -> None:
+    for held, array in run_ranks(left_by_an_error, 2):
+        assert held <= 2
+        assert array == [1.0, 1.0]
 
 
 def sparse(rank: int, world: int) -> object:

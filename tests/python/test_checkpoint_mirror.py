@@ -302,6 +302,25 @@ def test_a_step_leaves_the_folder_once_its_copy_is_whole_again(
     assert same(ckpt.load(tmp_path, step=1), state(1))
 
 
+@pytest.mark.parametrize("keep_local", [None, 2])
+@pytest.mark.parametrize("incremental", [False, True])
+def test_a_copy_is_read_once_in_a_process(
+    run: str, store: Store, tmp_path: Path, keep_local: int | None, incremental: bool
+) -> None:
+    """However often the steps here are read as well, by retention and by incremental saves."""
+    run = run.partition("[")[0] + f"/{keep_local}{incremental}"
+    with ckpt.Mirror(tmp_path, run, keep_local=keep_local) as mirror:
+        for step in range(1, 5):
+            ckpt.save(tmp_path, step, {**state(), "step": step}, incremental=incremental)
+            mirror.sync()
+        mirror.sync()
+        store.serve_all()
+        assert mirror.sync() == []
+        ckpt.prune(tmp_path, keep_last=2)
+        assert mirror.sync() == []
+    assert [request for request, _ in store.sent if "GET" in request and "/seg-" in request] == []
+
+
 def test_nothing_leaves_the_folder_whose_copy_is_not_whole(run: str, tmp_path: Path) -> None:
     """Nor is the copy touched if the step here is damaged as well: some of it may be of use."""
     for step in (1, 2):

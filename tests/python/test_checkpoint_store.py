@@ -58,6 +58,18 @@ def test_ranks_save_together_and_others_load(run: str) -> None:
     assert mine.tobytes() == whole[45:].tobytes()
 
 
+def test_an_incremental_save_sends_what_has_changed(run: str, store: Store) -> None:
+    large = np.random.default_rng(1).random((4_000, 100))
+    for step in (1, 2, 3):
+        store.serve_all()  # Counts anew.
+        large[step * 100] = step
+        ckpt.save(run, step, {"large": large, "step": step}, incremental=True)
+        if step > 1:
+            assert store.taken_bytes < large.nbytes / 2
+    ckpt.prune(run, keep_last=1)
+    assert same(ckpt.load(run), {"large": large, "step": 3})
+
+
 def test_what_the_store_damages_is_found(run: str) -> None:
     ckpt.save(run, 1, state())
     client = client_of_store()

@@ -163,6 +163,29 @@ def test_a_large_file_whose_last_answer_was_lost_is_there(run: str, store: Store
     assert same(ckpt.load(run), large_state())
 
 
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("fault", ["lose", "hang up", "404"])
+def test_an_incremental_save_survives_or_fails_at_any_request(
+    run: str, store: Store, fault: str
+) -> None:
+    before, after = {"w": np.ones(1 << 16), "step": 1}, {"w": np.ones(1 << 16), "step": 2}
+    at = count = 0  # The first save has no fault.
+    while at <= count:
+        where = f"{run}/{at}"
+        ckpt.save(where, 1, before, incremental=True)
+        after["w"][0] = at
+        store.set_door(lambda number, method, path, at=at: fault if number == at else "serve")
+        with contextlib.suppress(OSError):
+            ckpt.save(where, 2, after, incremental=True, timeout_s=1.0)
+        count = max(count, len(store.seen))
+        store.serve_all()
+        assert ckpt.verify(where) == []
+        for commit in ckpt.list(where):
+            assert same(ckpt.load(where, step=commit.step), before if commit.step == 1 else after)
+        at += 1
+    assert count > 8
+
+
 # --- Answers that are no listing -----------------------------------------------------------------
 
 
@@ -322,6 +345,30 @@ def test_parts_that_were_sent_are_not_sent_again(run: str, store: Store, tmp_pat
     again = {request for request in store.seen if is_part(request)}
     assert not again & done
     assert same(ckpt.load(run), large_state())
+
+
+def test_verify_asks_a_store_for_pieces_and_names_blocks(run: str, store: Store) -> None:
+    """Each request costs: a megabyte is one, and sixteen more if some of it is damaged."""
+    ckpt.save(run, 1, {"w": np.arange((5 << 20) // 8, dtype="float64")})
+    client = client_of_store()
+    segment = next(key for key in keys_of(run) if "/seg-0000" in key)
+
+    def asked() -> int:
+        return sum(request.startswith("GET") and "/seg-0000" in request for request in store.seen)
+
+    store.serve_all()
+    assert ckpt.verify(run) == []
+    assert asked() < 10
+    content = bytearray(client.get_object(Bucket="bucket", Key=segment)["Body"].read())
+    for at in (100, 200, 3 << 20):
+        content[at] ^= 1
+    client.put_object(Bucket="bucket", Key=segment, Body=bytes(content))
+    store.serve_all()
+    found = ckpt.verify(run)
+    assert len(found) == 2
+    for at, line in zip((0, 3 << 20), found, strict=True):
+        assert f"block at offset {at} fails" in line
+    assert asked() < 60
 
 
 @pytest.mark.wrong_data

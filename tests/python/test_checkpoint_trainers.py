@@ -166,6 +166,8 @@ def test_hugging_face_goes_on_with_the_very_next_sample_or_says_why_not(
     @dataclasses.dataclass
     class State:
         global_step: int = 0
+        max_steps: int = 100
+        epoch: float = 0.0
         is_world_process_zero: bool = True
 
     def loader() -> Any:  # noqa: ANN401
@@ -174,6 +176,7 @@ def test_hugging_face_goes_on_with_the_very_next_sample_or_says_why_not(
 
     def trained(batches: Any, steps: int, run: str = "a", **options: Any) -> list[list[int]]:  # noqa: ANN401
         callback, state = CheckpointCallback(tmp_path / run, every_steps=1, **options), State()
+        args = types.SimpleNamespace(gradient_accumulation_steps=1)
         callback.on_train_begin(
             None, state, None, model=torch.nn.Linear(1, 1), train_dataloader=batches
         )
@@ -181,10 +184,12 @@ def test_hugging_face_goes_on_with_the_very_next_sample_or_says_why_not(
         for batch in batches:
             seen.append(batch.tolist())
             state.global_step += 1
-            callback.on_step_end(None, state, None)
+            state.epoch = len(seen) / len(batches)
+            callback.on_step_end(args, state, None)
             if state.global_step == steps:
                 break
-        callback.on_train_end(None, state, None)
+        callback.on_train_end(args, state, None)
+        assert state.epoch == state.global_step / len(batches)
         return seen
 
     whole = [batch.tolist() for batch in loader()]
@@ -194,6 +199,33 @@ def test_hugging_face_goes_on_with_the_very_next_sample_or_says_why_not(
     with pytest.raises(ValueError, match=r"get_train_dataloader .* data_anew=True"):
         trained([torch.arange(4)], 8, "b")
     assert trained([torch.arange(4)], 8, "b", data_anew=True) == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize("kind", ["sampler", "torch's order", "batches out of order"])
+def test_a_loader_tells_how_many_batches_are_left(kind: str) -> None:
+    from ffrecord.torch import DataLoader, Sampler
+    from ffrecord.torch._loader_order import batches_left
+
+    def loader() -> Any:  # noqa: ANN401
+        if kind == "torch's order":
+            return DataLoader(torch.arange(26), 4)
+        sampler = Sampler(26, 4, seed=1, last="short", rank=0, world_size=1)
+        return DataLoader(torch.arange(26), batch_sampler=sampler)
+
+    for cut in range(8):  # The last one at the end of the epoch.
+        first, resumed = loader(), loader()
+        batches = iter(first)
+        for _ in range(cut):
+            next(batches)
+        state = first.state_dict()
+        if kind == "batches out of order" and cut < 5:
+            state["ahead"] = {"step": 4, "positions": [4 * cut + 8]}
+        resumed.load_state_dict(state)
+
+        told = batches_left(resumed)
+
+        assert told == len(list(resumed)), cut
+        assert batches_left(resumed) == 7  # Of the next epoch.
 
 
 def test_hugging_face_goes_on_from_a_checkpoint(tmp_path: Path) -> None:

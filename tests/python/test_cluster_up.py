@@ -244,6 +244,35 @@ def test_settings_that_an_interrupted_run_has_written_come_into_force_with_the_n
     assert not list(machines.folder.rglob("*.restart"))
 
 
+def test_a_host_is_let_in_once_although_nodes_do_not_answer_or_still_see_it_wait(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = machines.hosts_file(NAMES[:1], more="replicas = 1")
+    running, said = bring_up(machines, file)
+    node = {
+        "id": "h1",
+        "is_up": True,
+        "slot_count": 1,
+        "address": f"127.0.0.1:{machines.port('h1')}",
+    }
+    told = iter(["waiting", "waiting", "waiting", "in"])
+    monkeypatch.setattr(
+        _ffrecord, "describe_cluster", lambda *_, **__: {"nodes": [node | {"state": next(told)}]}
+    )
+    let_in: list[str] = []
+
+    def let(_: str, name: str, state: str, **__: object) -> None:
+        """Fail once: the nodes that start do not say yet which cluster they are of."""
+        let_in.append(f"{name} {state}")
+        if len(let_in) == 1:
+            raise UnavailableError("too few answer")
+
+    monkeypatch.setattr(_ffrecord, "set_node_state", let)
+    running.apply([])
+    assert let_in == ["h1 in", "h1 in"]
+    assert said == ["h1: approved"]
+
+
 def test_a_stranger_that_waits_under_the_name_of_a_host_is_not_let_in(
     machines: Machines, monkeypatch: pytest.MonkeyPatch
 ) -> None:

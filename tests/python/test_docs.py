@@ -232,6 +232,26 @@ def test_the_architecture_has_a_row_for_each_room_of_python() -> None:
     assert shown == eval(table, {"DOORS": "the doors"})
 
 
+def test_the_protocol_has_the_right_that_the_daemon_wants_for_each_request() -> None:
+    code = (ROOT / "server/service/connection/connection.cpp").read_text()
+    rows = code.split(" kRows[] = {")[1].split("\n  };")[0].split("{Type::k")[1:]
+    wanted = {}
+    for row in rows:
+        request = re.sub(r"(?<=.)(?=[A-Z])", "_", row.split(",")[0]).upper()
+        if right := re.search(r"Right::k(\w+)", row):
+            wanted[request] = right[1].lower()
+    page = (ROOT / "docs/reference/protocol.md").read_text()
+    table = page.split("| request | right |\n|---|---|\n")[1].split("\n\n")[0]
+    shown = {}
+    for line in table.splitlines():
+        requests, right = (cell.strip() for cell in line.strip("|").split("|"))
+        for request in re.findall(r"[A-Z_]{4,}", requests):
+            shown[request] = right.split()[0].strip(";")
+    assert shown.pop("CLUSTER_MAP") == "none"
+    assert len(wanted) > 15
+    assert shown == wanted
+
+
 def test_the_tours_name_what_is_there() -> None:
     page = (ROOT / "docs/internals/tour.md").read_text()
     steps = {

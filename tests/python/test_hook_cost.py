@@ -1,7 +1,8 @@
 """Goal: what a training thread calls at each collective allocates nothing.
 
 Method: Python counts the memory that it gives out: the highest count during a thousand calls is
-that of a thousand empty rounds. What C++ does below is counted in tests/unit/pace.
+that of a thousand empty rounds, in the best of several tries, for other threads allocate as well.
+What C++ does below is counted in tests/unit/pace.
 """
 
 import gc
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from ffrecord import _ffrecord, runtime
 
 ROUNDS = 1000
+TRIES = 3  # With the round before them, as many operations as a handover has room for.
 SIZE = 1 << 20  # An int that Python does not keep ready.
 
 
@@ -32,6 +34,10 @@ def peak_of(round_: Callable[[], object]) -> int:
     for _ in itertools.repeat(None, ROUNDS):
         round_()  # What is made once is made now.
     gc.collect()
+    return min(_peak_of_a_try(round_) for _ in range(TRIES))
+
+
+def _peak_of_a_try(round_: Callable[[], object]) -> int:
     gc.disable()
     tracemalloc.start()
     try:
@@ -56,7 +62,7 @@ def test_a_signal_allocates_nothing() -> None:
     nothing = peak_of(lambda: None)
     assert peak_of(signal) == nothing
     assert peak_of(lambda: [SIZE]) > nothing  # One list would be seen.
-    assert _ffrecord.pacing_counters()["phases"] == 2 * ROUNDS
+    assert _ffrecord.pacing_counters()["phases"] == (1 + TRIES) * ROUNDS
 
 
 def test_an_operation_is_handed_over_without_an_allocation() -> None:
@@ -67,7 +73,7 @@ def test_an_operation_is_handed_over_without_an_allocation() -> None:
         handover = _ffrecord.PhaseHandover()
         add = handover.add
         assert peak_of(lambda: add(operation, "collective", True)) == peak_of(lambda: None)
-        assert sys.getrefcount(operation) == references + 2 * ROUNDS
+        assert sys.getrefcount(operation) == references + (1 + TRIES) * ROUNDS
         assert handover.take() == (operation, "collective", True)
         while add(operation, "other", False):
             pass  # Until it is full.

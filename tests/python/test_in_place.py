@@ -367,6 +367,44 @@ def test_shards_that_are_added_are_indexed_alone(
     assert plain(list(ffrecord.open(source))) == plain(list(ffrecord.open(packed_file)))
 
 
+def as_old(path: Path, content: bytes) -> None:
+    """Other bytes in a file that looks as it did."""
+    before = path.stat()
+    assert len(content) == before.st_size
+    path.write_bytes(content)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("count", [1, 2, 100])
+def test_another_shard_as_large_and_as_old_is_named(tmp_path: Path, count: int) -> None:
+    """As `cp -p` and tars of one time leave them. It may be damage as well: nothing can tell."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'"a {i:03}"\n' for i in range(count)))
+    ffrecord.index(path)
+    (index,) = set(tmp_path.iterdir()) - {path}
+    lines = [f'"{i:03} b"' for i in range(count)]
+
+    as_old(path, "".join(f"{line}\n" for line in lines).encode())
+
+    with pytest.raises(ffrecord.CorruptionError, match=f"a.jsonl: .* remove {index} and index it"):
+        ffrecord.index(path)
+    index.unlink()
+    assert ffrecord.index(path).indexed == (str(path),)
+    assert [bytes(each["payload"]).decode() for each in ffrecord.open(path)] == lines
+
+
+def test_an_index_of_a_file_with_damage_is_kept_since_it_tells_of_that(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(f'"a {i:03}"\n' for i in range(100)))
+    ffrecord.index(path)
+
+    as_old(path, path.read_bytes().replace(b"a 000", b"x 000"))
+
+    assert ffrecord.index(path).unchanged == (str(path),)
+    with pytest.raises(ffrecord.CorruptionError):
+        ffrecord.open(path)[0]
+
+
 # --- Indexes --------------------------------------------------------------------------------------
 
 

@@ -152,3 +152,57 @@ def test_datasets_of_other_columns_are_joined_sample_by_sample(
     joined = ConcatDataset([Dataset(paths[0], columns=["number"]), Dataset(tmp_path / "other.ffr")])
 
     assert [float(sample["number"]) for sample in joined] == [0, 1, 2, 3, 4, 5, 6, 0.5]
+
+
+def required(kind: Any) -> Any:  # noqa: ANN401 - a type of pyarrow's
+    """The type, in which nothing may be null."""
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("item", required(kind.value_type), nullable=False))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, required(f.type), nullable=False) for f in kind])
+    return kind
+
+
+@pytest.mark.parametrize("concat", [ConcatDataset, data.ConcatDataset])
+@pytest.mark.parametrize("transforms", TRANSFORMS.values(), ids=TRANSFORMS)
+def test_a_part_whose_columns_may_not_be_null_is_joined_to_one_whose_may(
+    concat: Callable[[list[Any]], Any],
+    transforms: tuple[Any, Any],
+    paths: list[Path],
+    tmp_path: Path,
+) -> None:
+    """Its batches have no marks of nulls, and those of both parts need them."""
+    table = pa.table(COLUMNS)[9:]
+    schema = pa.schema([pa.field(f.name, required(f.type), nullable=False) for f in table.schema])
+    full = tmp_path / "full.ffr"
+    ffrecord.write_table(pa.Table.from_pylist(table.to_pylist(), schema), full)
+    whole = Subset(Dataset(paths), [*range(7), *range(9, COUNT)])
+    one, other = [
+        Dataset(path, transform=t) for path, t in zip((paths[0], full), transforms, strict=True)
+    ]
+
+    for parts, indices in (
+        ([one, other], whole),
+        ([other, one], Subset(whole, [*range(7, 10), *range(7)])),
+    ):
+        joined = concat(parts)
+        for seed in (0, 3):
+            found = DataLoader(joined, batch_sampler=Sampler(joined, 3, seed, last="short"))
+            expected = DataLoader(indices, batch_sampler=Sampler(indices, 3, seed, last="short"))
+            check_same(list(found), list(expected))
+
+
+@pytest.mark.parametrize(
+    "rows", [[[1, None], [3, 4]], [[1, None, 3], [4]]], ids=["equal", "ragged"]
+)
+def test_a_list_with_nulls_keeps_them_under_another_name(rows: list[Any], tmp_path: Path) -> None:
+    """A sample has it as a masked array, whose numbers under the mask are none."""
+    ffrecord.write_table(pa.table({"given": rows}), tmp_path / "nulls.ffr")
+    dataset = Dataset(tmp_path / "nulls.ffr", transform=lambda s: {**s, "named": s["given"]})
+
+    batch = next(iter(DataLoader(dataset, 2)))
+
+    check_same(batch["named"], batch["given"])
+    assert [one["valid"].tolist() for one in batch["named"]] == [
+        [value is not None for value in row] for row in rows
+    ]

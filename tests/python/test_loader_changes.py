@@ -100,6 +100,26 @@ def test_a_loader_reads_the_indices_that_a_subset_of_torchs_was_given_last(
     assert labels(DataLoader(subset, 2, **options)) == [[9, 8], [7, 5]]
 
 
+@pytest.mark.parametrize("engine", ["inline", "workers", "threads", "auto"])
+@pytest.mark.parametrize("change", [replaced, changed_in_place])
+@pytest.mark.parametrize("view", ["itself", "torch's subset", "concatenation of torch's subset"])
+def test_batches_read_ahead_for_other_indices_are_not_delivered(
+    path: Path, view: str, change: Callable[..., None], engine: str
+) -> None:
+    subset = data.Subset(Dataset(path), list(range(100)))
+    whole: Any = subset if view == "itself" else data.Subset(subset, range(100))
+    if view.startswith("concatenation"):
+        whole = ConcatDataset([whole])
+    sampler = Sampler(whole, 20, shuffle=False)
+    loader = DataLoader(whole, batch_sampler=sampler, **ENGINES[engine])
+    assert in_order(loader) == list(range(100))
+
+    change(subset, list(range(99, -1, -1)))
+
+    assert in_order(loader) == list(range(99, -1, -1))
+    loader.close()
+
+
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_batches_read_ahead_by_another_transform_are_not_delivered(
     path: Path, view: Callable[[Any], Any]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from torch.utils import data
 
+import ffrecord
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
 from loading import COUNT, labels, written
 
@@ -175,3 +176,41 @@ def test_a_subclass_that_keeps_the_order_is_a_sampler(path: Path, options: dict[
 
     assert labels(loader) == labels(DataLoader(dataset, batch_sampler=Sampler(dataset, 20)))
     loader.close()
+
+
+def only_labels(sample: dict[str, Any]) -> dict[str, Any]:
+    return {"label": sample["label"]}
+
+
+ORDERS_OF_ANY: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "sampler": lambda whole: {"batch_sampler": Sampler(whole, 3, last="short")},
+    "in order": lambda _: {"batch_size": 3},
+}
+
+
+@pytest.mark.parametrize("order", ORDERS_OF_ANY.values(), ids=ORDERS_OF_ANY)
+@pytest.mark.parametrize("step", [None, 2], ids=["whole", "subset"])
+def test_samples_of_files_with_other_columns_have_an_order_and_a_state(
+    order: Callable[[Any], dict[str, Any]], step: int | None, tmp_path: Path
+) -> None:
+    """No reader has all of them, and the loader needs none."""
+    for first, column in ((0, "a"), (10, "b")):
+        with ffrecord.Writer(tmp_path / f"{column}.ffr", {"label": "i64", column: "f32"}) as writer:
+            for label in range(first, first + 10):
+                writer.write({"label": label, column: 0.5})
+
+    def loader(columns: str) -> DataLoader:
+        parts = [Dataset(tmp_path / f"{one}.ffr", transform=only_labels) for one in columns]
+        whole: Any = ConcatDataset(parts)
+        whole = whole if step is None else Subset(whole, range(0, 20, step))
+        return DataLoader(whole, **order(whole))
+
+    running, resumed = loader("ab"), loader("ab")
+    seen = labels(itertools.islice(running, 2))
+    state = json.loads(json.dumps(running.state_dict()))
+    resumed.load_state_dict(state)
+    seen += labels(resumed)
+
+    assert sorted(label for batch in seen for label in batch) == list(range(0, 20, step or 1))
+    with pytest.raises(ValueError, match="fingerprint"):
+        loader("ba").load_state_dict(state)

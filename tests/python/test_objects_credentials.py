@@ -45,6 +45,8 @@ class Identities:
         self.asked: list[tuple[str, str, dict[str, str], str]] = []
         self.holds_s = 3600.0
         self.status = 200
+        self.page = ""
+        """What it answers with instead, as a proxy does."""
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> list[bytes]:
         """Answers as each service does."""
@@ -75,6 +77,7 @@ class Identities:
                 f"</SecretAccessKey><SessionToken>t</SessionToken><Expiration>{end}</Expiration>"
                 "</Credentials></R>"
             )
+        text = self.page or text
         start_response(f"{self.status} X", [("Content-Length", str(len(text)))])
         return [text.encode()]
 
@@ -130,6 +133,23 @@ def test_a_container_gives_credentials(
     assert len(ffrecord.open("s3://bucket/train/")) == COUNT
     ((_, path, headers, _),) = identities.asked
     assert (path, headers["HTTP_AUTHORIZATION"]) == ("/v1", "secret")
+
+
+@pytest.mark.parametrize("status", [200, 204, 302])
+@pytest.mark.parametrize("kind", ["container", "role"])
+def test_a_page_instead_of_credentials_does_not_say_that_access_is_denied(
+    identities: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, status: int
+) -> None:
+    identities.page, identities.status = "<html>Welcome to our network</html>", status
+    if kind == "container":
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", identities.address + "/v1")
+    else:
+        (tmp_path / "jwt").write_text("token")
+        monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(tmp_path / "jwt"))
+        monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/r")
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", identities.address)
+    with pytest.raises(UnavailableError, match="gave no credentials"):
+        len(ffrecord.open("s3://bucket/train/"))
 
 
 def test_a_container_token_goes_to_no_other_machine(

@@ -6,6 +6,7 @@ computed by position from its parts.
 
 import json
 import pickle
+import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
@@ -23,29 +25,18 @@ import ffrecord.tensorflow
 import ffrecord.torch
 from ffrecord._order.mixture import BY_SOURCE, Mixture
 from ffrecord._read.records import Records
-from ffrecord.decode import Decoder, Field
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
-from loading import ENGINES, every_engine
+from loading import every_engine
+from mixing import mixed, written
 
 pytestmark = pytest.mark.wrong_data
 
-COUNTS = {"a": 300, "b": 100, "c": 200}
-FIRST = {"a": 0, "b": 1000, "c": 2000}  # The labels of a file begin there.
 BATCH = 20
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("order")
-    for name, count in COUNTS.items():
-        with ffrecord.Writer(folder / f"{name}.ffr", {"label": "i64", "t": "bytes"}) as writer:
-            for label in range(FIRST[name], FIRST[name] + count):
-                writer.write({"label": label, "t": np.full(4, label, "<u2").tobytes()})
-    return {name: folder / f"{name}.ffr" for name in COUNTS}
-
-
-def mixed(files: dict[str, Path], weights: Iterable[int] = (1, 1), seed: int = 5) -> Any:  # noqa: ANN401 - a Mix
-    return ffrecord.mix([ffrecord.open(files["a"]), ffrecord.open(files["b"])], weights, seed)
+    return written(tmp_path_factory.mktemp("order"))
 
 
 def stream(mixture: Mixture, seed: int, begin: int, end: int) -> list[int]:
@@ -268,11 +259,11 @@ def test_fingerprints_tell_mixtures_apart(files: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("change", [{"seed": 6}, {"weights": (2, 1)}])
 def test_resuming_another_mixture_is_refused(files: dict[str, Path], change: Any) -> None:  # noqa: ANN401
-    for given in (lambda d: {"batch_sampler": Sampler(d, BATCH)}, lambda _: {"shuffle": True}):
+    for order in (lambda d: {"batch_sampler": Sampler(d, BATCH)}, lambda _: {"shuffle": True}):
 
-        def loader(given: Any = given, **how: Any) -> DataLoader:  # noqa: ANN401
+        def loader(order: Any = order, **how: Any) -> DataLoader:  # noqa: ANN401
             dataset = Dataset(mixed(files, **how))
-            return DataLoader(dataset, **given(dataset))
+            return DataLoader(dataset, **order(dataset))
 
         with pytest.raises(ValueError, match="fingerprint"):
             loader(**change).load_state_dict(loader().state_dict())
@@ -353,18 +344,128 @@ def test_an_epoch_that_starts_again_has_its_earlier_weights(files: dict[str, Pat
     assert labels([next(iter(loader))]) == stream(mixture, 3, 400, 550)
 
 
+@pytest.mark.parametrize("last", ["pad", "short"])
+def test_an_epoch_remembers_every_change_of_its_weights(files: dict[str, Path], last: Any) -> None:  # noqa: ANN401
+    """Its last step may be padded from its start, and it may start again, resumed, too."""
+    mix = mixed(files)
+    dataset = Dataset(mix, columns=["label"])
+    mixture = Mixture([300, 100], [1, 1], 5)
+    sampler = Sampler(mix, 7, 3, last=last)
+    seen: list[int] = []
+    for step, batch in enumerate(DataLoader(dataset, batch_sampler=sampler), 1):
+        seen += batch["label"].tolist()
+        if step < 50:
+            weights = [step % 5, 1 + step % 2]
+            sampler.set_weights(weights)
+            mixture = mixture.change(weights, 7 * step)
+        if step == 50:
+            state = json.loads(json.dumps(sampler.state_dict()))
+    expected = stream(mixture, 3, 0, 400)
+    assert seen == expected + (expected[:6] if last == "pad" else [])
+
+    resumed = Sampler(mix, 7, 3, last=last)
+    resumed.load_state_dict(state)
+    loader = DataLoader(dataset, batch_sampler=resumed)
+    assert labels([next(iter(loader))]) == seen[350:357]
+    assert labels(loader) == seen
+    assert (
+        labels(loader)
+        == stream(mixture, 3, 400, 800) + stream(mixture, 3, 400, 406)[: len(seen) - 400]
+    )
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+def test_weights_that_change_after_each_batch_keep_their_proportions(
+    files: dict[str, Path], size: int
+) -> None:
+    """A round of the weights is longer than a batch: the source of little weight is late in it."""
+    mix = mixed(files)
+    sampler = Sampler(mix, size)
+    counts = [0, 0]
+    for step, batch in enumerate(DataLoader(Dataset(mix), batch_sampler=sampler)):
+        for label in batch["label"].tolist():
+            counts[label >= 1000] += 1
+        sampler.set_weights([900 - step % 3, 100])
+    assert sum(counts) == 400 - 400 % size
+    assert counts[1] == pytest.approx(40, abs=4)
+
+
+@settings(max_examples=25)
+@given(
+    schedule=st.lists(
+        st.lists(st.integers(0, 60), min_size=3, max_size=3).filter(any), min_size=2, max_size=5
+    ),
+    size=st.integers(1, 70),
+)
+@example(schedule=[[99, 0, 1], [99, 1, 0]], size=50)  # In step with the rounds.
+@example(schedule=[[99, 0, 1], [99, 1, 0]], size=100)
+@example(schedule=[[7, 3, 0], [0, 7, 7], [0, 1, 0]], size=5)  # No slot fits all three.
+def test_each_source_stays_at_its_share_whatever_the_schedule(
+    schedule: list[list[int]], size: int
+) -> None:
+    mixture = Mixture([1000, 10, 7], schedule[0])
+    shares = np.zeros(3)
+    for step in range(200):
+        weights = schedule[step % len(schedule)]
+        mixture = mixture.change(weights, step * size, known_from=step * size)
+        shares += np.array(weights) / sum(weights) * size
+        taken = np.array(mixture.taken_before((step + 1) * size))
+        assert np.abs(taken - shares).max() < 4
+
+
+def test_weights_that_are_set_back_at_once_change_nothing() -> None:
+    mixture = Mixture([50, 50, 9], [90, 3, 7])
+    back = mixture.change([1, 1, 1], 41).change([90, 3, 7], 41)
+
+    assert back.range(5, 0, 400).tolist() == mixture.range(5, 0, 400).tolist()
+
+
+def test_many_sources_with_weights_of_many_digits_take_little_memory() -> None:
+    """A loader has it in each of its processes, for each of the last weights."""
+    sources = 500
+    mixture = Mixture([10] * sources, [1] * sources)
+    tracemalloc.start()
+    try:
+        changed = mixture.change([1, *[39] * 499], 7).change([2, *[39] * 499], 9)
+        assert changed.range(0, 0, 99).size == 99
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_state_of_an_earlier_version_after_a_change_is_refused(files: dict[str, Path]) -> None:
+    """Nothing in it says in which slot its weights began."""
+    sampler = Sampler(mixed(files), BATCH)
+    state = sampler.state_dict()
+    sampler.load_state_dict(state)
+    old = {"weights": [3, 1], "since": 40, "taken": [20, 20], "earlier": [[[1, 1], 0, [0, 0]]]}
+
+    with pytest.raises(ValueError, match="of an earlier version"):
+        sampler.load_state_dict({**state, "mixture": old})
+    with pytest.raises(ValueError, match="of an earlier version"):
+        sampler.load_state_dict({**state, "mixture": {**old, "earlier": []}})
+
+
+def test_the_same_proportions_change_nothing() -> None:
+    mixture = Mixture([50, 50], [1, 3]).change([2, 1], 30)
+
+    assert mixture.change([4, 2], 41) is mixture
+    assert mixture.change([4, 2], 30) is mixture
+    assert mixture.change([2, 1], 7).range(0, 7, 90).tolist() != mixture.range(0, 7, 90).tolist()
+
+
 def test_what_a_mixture_has_forgotten_is_an_error_not_some_memory() -> None:
     mixture = Mixture([50, 50], [1, 1])
     for number in range(1, 40):
-        mixture = mixture.change([1, number], number * 10)
+        mixture = mixture.change([1, number], number * 10, known_from=number * 10 - 160)
 
     assert len(json.dumps(mixture.state())) < 1000
     assert mixture.range(0, 380, 400).tolist() == mixture.range(0, 300, 400).tolist()[80:]
     for ask in (lambda: mixture.range(0, 0, 5), lambda: mixture.change([1, 1], 3)):
-        with pytest.raises(IndexError, match="changed too often"):
+        with pytest.raises(IndexError, match="in a later epoch"):
             ask()
     far = Sampler(type("Data", (list,), {"mixture": mixture})([0] * 100), 10)
-    with pytest.raises(IndexError, match="changed too often"):
+    with pytest.raises(IndexError, match="in a later epoch"):
         labels(far)
 
 
@@ -373,6 +474,8 @@ def test_what_a_mixture_has_forgotten_is_an_error_not_some_memory() -> None:
     [
         *({"since": -1}, {"since": 2.5}, {"taken": [1]}, {"taken": [0, -1]}, {"weights": [0, 0]}),
         *({"earlier": [[[1, 1], 90, [0, 0]]]}, {"earlier": 7}, {"taken": None}),
+        *({"slot": 2}, {"slot": -1}, {"slot": 0.5}, {"behind": [0]}, {"behind": [1 << 40, 0]}),
+        *({"taken": [1, 0]}, {"taken": [1 << 70, 0]}, {"since": 3, "behind": [0, 0]}),
     ],
 )
 def test_a_damaged_state_of_a_mixture_is_refused(
@@ -397,216 +500,3 @@ def test_states_are_json_whatever_numbers_were_given(files: dict[str, Path]) -> 
 
     for each in (sampler, blocks):
         assert json.loads(json.dumps(each.state_dict())) == each.state_dict()
-
-
-def noise(sample: Any, generator: np.random.Generator) -> tuple[int, int]:  # noqa: ANN401
-    return int(sample["label"]), int(generator.integers(2**31))
-
-
-DRAWS: dict[str, Callable[[Dataset], tuple[Any, dict[str, Any]]]] = {
-    "mix": lambda d: (d, {"batch_sampler": Sampler(d, BATCH)}),
-    "mix, shuffled": lambda d: (d, {"batch_size": BATCH, "shuffle": True}),
-    "by weight": lambda d: (
-        (part := Subset(d, range(400))),
-        {"batch_sampler": Sampler(part, BATCH, weights=[1, 0, 0, 0] * 100)},
-    ),
-    "with torch's replacement": lambda d: (
-        d,
-        {"batch_size": BATCH, "sampler": data.RandomSampler(range(5), True, 400)},  # type: ignore[arg-type]
-    ),
-    "with torch's weights": lambda d: (
-        d,
-        {"batch_size": BATCH, "sampler": data.WeightedRandomSampler([1.0] * 5, 400)},
-    ),
-    "more samples than records": lambda d: (
-        (part := Subset(d, range(100))),
-        {"batch_size": BATCH, "sampler": data.RandomSampler(part, num_samples=400)},
-    ),
-    "with torch's choice of records": lambda d: (
-        d,
-        {"batch_size": BATCH, "sampler": data.SubsetRandomSampler([*range(200), *range(200)])},
-    ),
-    "a program's indices": lambda d: (d, {"batch_size": BATCH, "sampler": [*range(200)] * 2}),
-    "a program's batches": lambda d: (
-        d,
-        {"batch_sampler": [[i // 2 for i in range(at, at + 10)] for at in range(0, 400, 10)]},
-    ),
-    "indices listed twice": lambda d: (
-        (part := Subset(d, [*range(200), *range(200)])),
-        {"batch_sampler": Sampler(part, BATCH)},
-    ),
-    "indices listed twice, shuffled": lambda d: (
-        Subset(d, [*range(200), *range(200)]),
-        {"batch_size": BATCH, "shuffle": True},
-    ),
-    "in a concatenation": lambda d: (
-        (one := ConcatDataset([d])),
-        {"batch_sampler": Sampler(one, BATCH, weights=[1, 0, 0, 0] * 100)},
-    ),
-    "joined with itself": lambda d: (
-        (one := ConcatDataset([part := Subset(d, range(200)), part])),
-        {"batch_sampler": Sampler(one, BATCH)},
-    ),
-    "joined with itself by torch, shuffled": lambda d: (
-        data.ConcatDataset([part := Subset(d, range(200)), part]),
-        {"batch_size": BATCH, "shuffle": True},
-    ),
-    "subset of a join by torch": lambda d: (
-        data.Subset(data.ConcatDataset([part := Subset(d, range(250)), part]), range(50, 450)),
-        {"batch_size": BATCH, "shuffle": True},
-    ),
-}
-
-
-@every_engine
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
-def test_a_record_that_is_drawn_twice_is_augmented_twice(
-    files: dict[str, Path], draw: Callable[[Dataset], Any], options: dict[str, Any]
-) -> None:
-    dataset, how = draw(Dataset(mixed(files), transform=noise))
-    loader = DataLoader(dataset, **how, **options)
-
-    found = [pair for one, two in loader for pair in zip(one.tolist(), two.tolist(), strict=True)]
-
-    assert len({label for label, _ in found}) < len(found) - 50
-    assert len(set(found)) == len({noise for _, noise in found}) == len(found)
-    again = [pair for one, two in loader for pair in zip(one.tolist(), two.tolist(), strict=True)]
-    assert not set(again) & set(found)
-    loader.close()
-
-
-# The steps of a program's sampler, in each form that a dataset takes.
-STEPS: dict[str, dict[str, Any]] = {
-    "lists": {"batch_sampler": [[0, 1, 2], [3, 4]]},
-    "tuples": {"batch_sampler": [(0, 1, 2), (3, 4)]},
-    "ranges": {"batch_sampler": [range(3), range(3, 5)]},
-    "arrays": {"batch_sampler": [np.arange(3), np.arange(3, 5)]},
-    "tensors": {"batch_sampler": torch.arange(6).split(4)},
-    "one by one": {"batch_size": None},
-    "one by one, shuffled": {"batch_size": None, "shuffle": True},
-    "one by one, as NumPy's": {"batch_size": None, "sampler": np.arange(5)},
-    "one by one, as tensors": {"batch_size": None, "sampler": torch.arange(5)},
-    "batches by a sampler of them": {
-        "batch_size": None,
-        "sampler": data.BatchSampler(data.SequentialSampler(range(7)), 3, False),
-    },
-}
-STEP_VIEWS: dict[str, Callable[[Any], Any]] = {
-    "dataset": lambda d: d,
-    "subset": lambda d: Subset(d, range(9)),
-    "torch's subset": lambda d: data.Subset(d, range(9)),
-    "concatenation": lambda d: ConcatDataset([d, d]),
-    "torch's concatenation": lambda d: data.ConcatDataset([d, d]),
-    "torch's subset of it": lambda d: data.Subset(data.ConcatDataset([d]), range(9)),
-}
-
-
-@pytest.mark.parametrize("engine", ["inline", "workers"])
-@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-@pytest.mark.parametrize("view", STEP_VIEWS.values(), ids=STEP_VIEWS)
-def test_each_epoch_has_its_own_chance_in_whatever_form_a_sampler_asks(
-    files: dict[str, Path], view: Callable[[Any], Any], step: dict[str, Any], engine: str
-) -> None:
-    dataset = view(Dataset(files["a"], transform=noise))
-    whole = dataset.dataset if type(dataset) is data.Subset else dataset
-    asks_for_lists = isinstance(step.get("sampler"), data.BatchSampler)
-    if asks_for_lists and isinstance(whole, data.ConcatDataset):
-        pytest.skip("torch's concatenation takes no list")
-
-    def pairs(loader: DataLoader) -> list[tuple[int, int]]:
-        """Of a batch of one, and of more."""
-        each = (zip(*map(np.atleast_1d, batch), strict=True) for batch in loader)
-        return sorted((int(one), int(two)) for rows in each for one, two in rows)
-
-    loader = DataLoader(dataset, **step, **ENGINES[engine])
-    first, second = pairs(loader), pairs(loader)
-
-    assert [label for label, _ in first] == [label for label, _ in second]
-    assert len(first) >= 5
-    assert not {two for _, two in first} & {two for _, two in second}
-    loader.close()
-
-
-def test_a_skipped_record_leaves_the_others_their_chance(
-    files: dict[str, Path], tmp_path: Path
-) -> None:
-    content = bytearray(files["b"].read_bytes())
-    content[content.index(np.full(4, 1007, "<u2").tobytes())] ^= 1
-    (tmp_path / "bad.ffr").write_bytes(content)
-
-    def draws(path: Path, **options: Any) -> set[tuple[int, int]]:  # noqa: ANN401
-        mix = ffrecord.mix([ffrecord.open(files["a"]), ffrecord.open(path)], [1, 1])
-        dataset = Dataset(mix, transform=noise, **options)
-        loader = DataLoader(dataset, batch_sampler=Sampler(dataset, BATCH))
-        return {p for one, two in loader for p in zip(one.tolist(), two.tolist(), strict=True)}
-
-    whole = draws(files["b"])
-    expected = {pair for pair in whole if pair[0] != 1007}
-    assert draws(tmp_path / "bad.ffr", on_corrupt="skip") == expected
-    replaced = draws(tmp_path / "bad.ffr", on_corrupt="replace")
-    assert len(replaced) == 400
-    assert expected < replaced
-
-
-class Chance(Decoder):
-    """Makes what chance depends on: seed, epoch and place."""
-
-    def decode(self, field: Field) -> tuple[Any, dict[int, str]]:
-        """One number for each of seed, epoch and place."""
-        rows = [[field.seed, field.epoch, place] for place in field.positions.tolist()]
-        return np.array(rows, np.int64), {}
-
-
-# A view of ours, and the same of torch's.
-TWINS: dict[str, Callable[[Dataset, Any, Any], Any]] = {
-    "subset": lambda d, subset, _: subset(d, range(50, 100)),
-    "concatenation": lambda d, subset, concat: concat([d, subset(d, range(50))]),
-    "subset of a concatenation": lambda d, subset, concat: subset(concat([d, d]), range(50, 500)),
-    "concatenation of concatenations": lambda d, _, concat: concat([concat([d]), concat([d, d])]),
-    "subset of a subset": lambda d, subset, _: subset(subset(d, range(90, 2, -1)), range(1, 80, 2)),
-}
-TWIN_ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
-    "sampler": lambda view: {"batch_sampler": Sampler(view, BATCH, 3)},
-    "in order": lambda _: {"batch_size": BATCH},
-    "torch's replacement": lambda view: {
-        "batch_size": BATCH,
-        "sampler": data.RandomSampler(view, True, 100, torch.Generator().manual_seed(2)),
-    },
-}
-
-
-@every_engine
-@pytest.mark.parametrize("order", TWIN_ORDERS.values(), ids=TWIN_ORDERS)
-@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
-def test_a_view_of_torchs_has_the_chance_of_the_same_view_of_ours(
-    files: dict[str, Path],
-    twin: Callable[[Dataset, Any, Any], Any],
-    order: Callable[[Any], dict[str, Any]],
-    options: dict[str, Any],
-) -> None:
-    """Torch's concatenation asks for single samples, and does not pass on whose they are."""
-    datasets = [
-        Dataset(files["a"], transform=noise),
-        Dataset(files["a"], decode={"t": Chance()}, columns=["label", "t"]),
-    ]
-    for dataset in datasets:
-        found = []
-        for views in ((Subset, ConcatDataset), (data.Subset, data.ConcatDataset)):
-            view = twin(dataset, *views)
-            generator = torch.Generator().manual_seed(1)
-            loader = DataLoader(view, **order(view), **options, generator=generator)
-            found.append([[[*map(rows, parts(batch))] for batch in loader] for _ in range(2)])
-            loader.close()
-        ours, torchs = found
-        assert torchs == ours
-        assert torchs[0] != torchs[1]  # Each epoch has a chance of its own.
-
-
-def parts(batch: Any) -> list[Any]:  # noqa: ANN401 - as collate makes it
-    """The values of labels and of what chance made."""
-    return [batch["label"], batch["t"]] if isinstance(batch, dict) else [*batch]
-
-
-def rows(values: Any) -> list[Any]:  # noqa: ANN401 - a tensor, or a list of tensors
-    """Its numbers."""
-    return [np.asarray(value).tolist() for value in values]

@@ -4,6 +4,7 @@ Method: inputs of many kinds, with old times, are changed in place when the firs
 written, or between the first look at their columns and the packing.
 """
 
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,6 +47,15 @@ def _numbers(path: Path, letter: str) -> None:
     np.save(path, np.full(3, ord(letter)))
 
 
+def _coco(path: Path, letter: str) -> None:
+    """Annotations of two pictures, which change places."""
+    pictures = [{"id": number, "file_name": f"{number}.jpg"} for number in (0, 1)]
+    for picture in pictures if letter == BEFORE else ():
+        (path.parent / str(picture["file_name"])).write_bytes(b"a picture")
+    notes = [{"image_id": number ^ (letter == AFTER)} for number in (0, 1)]
+    path.write_text(json.dumps({"images": pictures, "annotations": notes}))
+
+
 WRITERS: dict[str, Callable[[Path, str], None]] = {
     "x.jsonl": _lines,
     "few.jsonl": _few_lines,
@@ -54,6 +64,7 @@ WRITERS: dict[str, Callable[[Path, str], None]] = {
     "x.parquet": _table(pyarrow.parquet.write_table),
     "x.feather": _table(pyarrow.feather.write_feather),
     "x.npy": _numbers,
+    "x.json": _coco,
 }
 
 

@@ -516,6 +516,37 @@ def test_hidden_files_of_a_tar_are_skipped_and_counted(
     assert "skipped 4 hidden files and folders" in line
 
 
+@pytest.mark.parametrize(
+    "extension", ["x:valid", "label:valid", "name", "x[]:i64", "y[]:i64", "y{f}", "x{f}"]
+)
+def test_an_extension_that_names_what_is_stored_beside_columns_is_refused(
+    extension: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for name in ("1.x", f"1.{extension}", "2.x", f"2.{extension}"):
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"x"))
+
+    said = refused(2, path, tmp_path / "x.ffr")
+
+    assert f"a file with the extension .{extension}, which cannot name a column" in said
+    ok("ffrecord-pack", path, tmp_path / "x.ffr", "--raw")
+
+
+def test_an_extension_that_makes_no_part_of_a_column_is_a_column(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("1.x", "1.l[]", "1.m[]:i64"):
+            info = tarfile.TarInfo(name)
+            info.size = 1
+            tar.addfile(info, io.BytesIO(b"x"))
+
+    ok("ffrecord-pack", tmp_path / "a.tar", tmp_path / "x.ffr", "--drop", "m[]:i64")
+
+    assert records(tmp_path / "x.ffr") == [{"name": "1", "x": b"x", "l[]": b"x"}]
+
+
 def test_hidden_files_of_a_folder_are_skipped_and_counted(tmp_path: Path) -> None:
     for name in ("cats/1.png", "cats/.DS_Store", "cats/.cache/2.png", ".ipynb_checkpoints/3.png"):
         path = tmp_path / "images" / name

@@ -35,14 +35,27 @@ COLUMNS: dict[str, Any] = {
     "time": pa.array([NOON, None] * 50, pa.timestamp("us", "Europe/Berlin")),
     "date": pa.array([NOON.date()] * COUNT),
     "list": pa.array([[1, None], []] * 50, pa.list_(pa.int16())),
+    "late null in a list": pa.array([[1]] * (COUNT - 1) + [[None]], pa.list_(pa.int16())),
+    "times": pa.array([[1, None], []] * 50, pa.large_list(pa.duration("s"))),
+    "times in lists": pa.array([[[1, None]], []] * 50, pa.list_(pa.list_(pa.duration("s")))),
+    "times in structs": pa.array(
+        [{"a": [1, None]}, None] * 50, pa.struct([("a", pa.list_(pa.duration("s")))])
+    ),
     "lists": pa.array([[[1], [], None], []] * 50),
     "struct": pa.array([{"a": 1, "b": ["x"]}, None] * 50),
     "fixed": pa.array([[1, 2]] * COUNT, pa.list_(pa.int8(), 2)),
+    "fixed in lists": pa.array([[[1, 2], None], []] * 50, pa.list_(pa.list_(pa.int8(), 2))),
+    "fixed null": pa.array([[1, 2]] * (COUNT - 1) + [[None, 3]], pa.list_(pa.int8(), 2)),
+    "fixed in fixed": pa.array(
+        [[[1, 2], [3, 4]]] * (COUNT - 2) + [[None, [5, None]], None],
+        pa.list_(pa.list_(pa.int8(), 2), 2),
+    ),
     "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(COUNT * 4.0).reshape(-1, 2, 2)),
 }
 TABLES: dict[str, Any] = {
     "map": pa.array([[("a", 1)], None] * 50, pa.map_(pa.string(), pa.int8())),
     "decimal": pa.array([Decimal("1.5"), None] * 50, pa.decimal128(9, 3)),
+    "decimals": pa.array([[Decimal("1.5"), None], []] * 50, pa.list_(pa.decimal128(9, 3))),
     "uuid": pa.array([b"0" * 16] * COUNT, pa.uuid()),
     "bytes": pa.array([b"ab"] * COUNT, pa.binary(2)),
 }
@@ -113,3 +126,32 @@ def test_values_that_python_has_not_are_refused_with_their_column(
     pq.write_table(pa.table({"when": pa.array([value], kind)}), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"a\.parquet: the column 'when' is .*--cast when=TYPE"):
         pack(str(tmp_path / "a.parquet"), tmp_path / "b.ffr", map=same)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.large_binary(), pa.dictionary(pa.int8(), pa.string())],
+    ids=str,
+)
+def test_a_key_that_is_passed_on_stays_the_key(tmp_path: Path, kind: object) -> None:
+    """Also beside a column that only a schema of Arrow has a type for."""
+    table = pa.table({"key": pa.array(["a", "b"], kind), "n": pa.array([1, None])})
+    ffrecord.write_table(table, tmp_path / "a.ffr", key="key")
+    pack(str(tmp_path / "a.ffr"), tmp_path / "b.ffr", map=same)
+    with ffrecord.open(tmp_path / "b.ffr") as reader:
+        assert reader.find("b") == 1
+
+
+@pytest.mark.parametrize("name", sorted({*COLUMNS, *TABLES} - {"fixed null", "fixed in fixed"}))
+def test_a_writer_takes_the_samples_of_a_reader(tmp_path: Path, name: str) -> None:
+    """Without those with a null in a list of a fixed size, for which a new file has no room."""
+    table = pa.table({name: {**COLUMNS, **TABLES}[name]})
+    ffrecord.write_table(table, tmp_path / "a.ffr")
+    with (
+        ffrecord.open(tmp_path / "a.ffr") as reader,
+        ffrecord.Writer(tmp_path / "b.ffr", table.schema) as writer,
+    ):
+        for sample in reader:
+            writer.write(sample)
+    found = ffrecord.read_table(tmp_path / "b.ffr")
+    assert repr(found.to_pylist()) == repr(table.to_pylist())

@@ -268,6 +268,8 @@ def test_what_does_not_fit_in_a_folder_is_refused(tmp_path: Path) -> None:
     assert "data.yaml is no list of classes" in refused(2, path, tmp_path / "x.ffr")
     (path / "data.yaml").write_text("names: {0: a, 2: b}")
     assert "no list of classes, nor 0, 1" in refused(2, path, tmp_path / "x.ffr")
+    (path / "data.yaml").write_text("names: {0: a, 0: b}")
+    assert "no list of classes: a key is there twice" in refused(2, path, tmp_path / "x.ffr")
     (path / "data.yaml").write_text("names: [[a], b]")
     assert "no list of classes, nor 0, 1" in refused(2, path, tmp_path / "x.ffr")
     (path / "data.yaml").unlink()
@@ -283,6 +285,16 @@ def test_names_of_classes_are_what_is_written(text: str, tmp_path: Path) -> None
     path = written(tmp_path / "set", ["images/a.jpg", "labels/a.txt"])
     (path / ("data.yaml" if "names" in text else "classes.txt")).write_text(text)
     assert pack(path, tmp_path / "x.ffr").classes == ("no", "1.10", "null")
+
+
+def test_marks_of_editors_and_files_of_macos_are_no_text(tmp_path: Path) -> None:
+    """A mark of the order of bytes before a text, and a hidden file beside each."""
+    path = written(tmp_path / "set", ["images/a.jpg", "images/._a.jpg", "labels/._a.txt"])
+    (path / "classes.txt").write_bytes(b"\xef\xbb\xbfcat\n")
+    (path / "labels" / "a.txt").write_bytes(b"\xef\xbb\xbf0 .5 .5 .1 .1\n")
+    assert pack(path, tmp_path / "x.ffr").classes == ("cat",)
+    (row,) = ffrecord.read_table(tmp_path / "x.ffr").to_pylist()
+    assert (row["name"], row["label"]) == ("a.jpg", [0])
 
 
 def test_one_of_several_splits_is_asked_for(tmp_path: Path) -> None:

@@ -446,30 +446,6 @@ pack(sys.argv[1], sys.argv[2], map=function, part_size_bytes=20_000)
     assert "exists" in ended[1].stderr
 
 
-@pytest.mark.parametrize(
-    ("destination", "workers", "function", "error"),
-    [
-        ("x", 1, "quits_at_5", FailedSamplesError),
-        ("x", 2, "quits_at_5", FailedSamplesError),
-        ("x.ffr", 1, "quits_at_5", FailedSamplesError),
-        ("x", 2, "leaves_at_5", WorkerDiedError),
-    ],
-)
-def test_a_function_that_ends_its_process_has_failed(
-    files: Path,
-    tmp_path: Path,
-    destination: str,
-    workers: int,
-    function: str,
-    error: type[Exception],
-) -> None:
-    map_ = getattr(packing_functions, function)
-    with pytest.raises(error):
-        pack(files, tmp_path / destination, map=map_, workers=workers, part_size_bytes=PART)
-
-    assert not (tmp_path / destination).exists()
-
-
 @pytest.mark.parametrize(("destination", "workers"), [("y", 1), ("y", 2), ("y.ffr", 1)])
 def test_a_function_gets_the_same_values_on_every_path(
     tmp_path: Path, destination: str, workers: int
@@ -590,3 +566,14 @@ def test_workers_that_are_forked_draw_their_own_numbers(
     subprocess.run([sys.executable, "-c", code, *words], check=True, cwd=FUNCTIONS)
 
     assert len({row["drawn"] for row in records(tmp_path / "x")}) == 300
+
+
+def test_without_ray_the_error_says_how_to_install_it(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+
+    with pytest.raises(ImportError, match=r"needs ray, which is not installed: pip install ray$"):
+        pack(files, tmp_path / "x", ray="auto", part_size_bytes=PART)
+
+    assert os.listdir(tmp_path) == []

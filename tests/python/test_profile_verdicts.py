@@ -6,6 +6,7 @@ what is found is compared with what was put in, and the confusion table is print
 
 import dataclasses
 import itertools
+import random
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from ffrecord._base import recording
 from ffrecord._profile import report
 from ffrecord._profile.causes import Findings
 from ffrecord._profile.files import EVENT, Process
+from ffrecord._profile.steps import PHASES
 from ffrecord._profile.verdict import sentence
 from profiled_runs import DAEMONS, FOLDER, Injected, profiles
 
@@ -336,3 +338,108 @@ def test_accumulated_and_repeated_backward_passes_have_a_forward_each() -> None:
     steps = report.run_of([_rank_of(*rows)]).steps
     assert steps.phases["forward"] == pytest.approx(0.25 + 0.25 + 0.5)
     assert steps.phases["other"] == pytest.approx(0.25 + 0.25)
+
+
+def test_waiting_for_others_between_phases_is_not_taken_from_forward() -> None:
+    rows = []
+    for at in range(10, 20):
+        rows += _step(at)[:2]
+        rows += [
+            (recording.COLLECTIVE, at + 0.8, at + 0.9),  # The norm of all gradients, say.
+            (recording.OPTIMIZER, at + 0.9, at + 1),
+        ]
+    steps = report.run_of([_rank_of(*rows)]).steps
+    assert steps.phases["forward"] == pytest.approx(0.25)
+    assert steps.phases["communication"] == pytest.approx(0.1)
+    assert steps.phases["other"] == pytest.approx(0.05)
+
+
+def test_an_exchange_that_outlasts_later_ones_counts_in_each_step_that_it_is_in() -> None:
+    rows = [row for at in range(10, 20) for row in _step(at)]
+    rows += [
+        (recording.COLLECTIVE, 11.3, 13.4),
+        (recording.COLLECTIVE, 11.35, 11.4),
+        (recording.COLLECTIVE, 12.3, 12.35),
+    ]
+    steps = report.run_of([_rank_of(*rows)]).steps
+    waited = steps.phases["communication"][0]  # The first step, which warms up, is left out.
+    assert waited[:3] == pytest.approx([0.2, 0.25, 0.15])
+
+
+def test_an_optimizer_that_runs_forward_and_backward_is_counted_without_them() -> None:
+    rows = []
+    for at in range(10, 20):
+        rows += _step(at)[:2]
+        rows.append((recording.OPTIMIZER, at + 0.3, at + 1))  # Calls a closure, as Lightning does.
+        rows.append((recording.OPTIMIZER, at + 0.8, at + 0.9))  # Of the optimizer that it wraps.
+    steps = report.run_of([_rank_of(*rows)]).steps
+    for phase in ("data", "forward", "backward", "optimizer"):
+        assert steps.phases[phase] == pytest.approx(0.25), phase
+
+
+def _random_rank(chance: random.Random) -> Process:
+    """Steps in ticks of a second, with saves, gaps, and collectives anywhere."""
+    rows: list[tuple[int, float, float]] = []
+    now = 100
+    for _ in range(chance.randint(3, 6)):
+        for kind in (recording.WAIT, None, recording.BACKWARD, None, recording.SAVE, None):
+            begin, now = now, now + chance.randint(1, 9)
+            if kind is not None and (kind != recording.SAVE or chance.random() < 0.3):
+                rows.append((kind, begin, now))
+        begin, now = now, now + chance.randint(1, 9)
+        rows.append((recording.OPTIMIZER, begin, now))
+    for _ in range(chance.randint(0, 8)):
+        begin = chance.randint(100, now)
+        rows.append((recording.COLLECTIVE, begin, begin + chance.randint(1, 40)))
+    return _rank_of(*rows)
+
+
+def _count_ticks(process: Process) -> list[dict[str, int]]:
+    """The phases of each step, tick by tick."""
+    of: dict[int, list[tuple[int, int]]] = {}
+    for event in process.events:
+        times = int(event["begin_ns"]) // 10**9, int(event["end_ns"]) // 10**9
+        of.setdefault(int(event["kind"]), []).append(times)
+    ends = [end for _, end in of[recording.OPTIMIZER]]
+    exchanges = of.get(recording.COLLECTIVE, [])
+    names = {
+        recording.WAIT: "data",
+        recording.BACKWARD: "backward",
+        recording.OPTIMIZER: "optimizer",
+        recording.SAVE: "checkpoint",
+    }
+    counted = []
+    for begin, end in itertools.pairwise(ends):
+        counts = dict.fromkeys(PHASES, 0)
+        (batch,) = [b for b, _ in of[recording.WAIT] if begin <= b < end]
+        ((backward, backward_end),) = [
+            times for times in of[recording.BACKWARD] if begin <= times[0] < end
+        ]
+        begun = [times for times in exchanges if backward <= times[0] <= backward_end]
+        last = max((b for b, _ in begun), default=end)
+        for tick in range(begin, end):
+            now = [
+                name
+                for kind, name in names.items()
+                if any(b <= tick < e for b, e in of.get(kind, []))
+            ]
+            waits = [times for times in exchanges if times not in begun]
+            if now == ["backward"] and tick >= last and any(b <= tick < e for b, e in begun):
+                counts["communication"] += 1
+            elif now:
+                counts[now[0]] += 1
+            elif any(b <= tick < e for b, e in waits):
+                counts["communication"] += 1
+            else:
+                counts["forward" if batch <= tick < backward else "other"] += 1
+        counted.append(counts)
+    return counted
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_phases_are_what_a_count_of_moments_gives(seed: int) -> None:
+    process = _random_rank(random.Random(seed))
+    steps = report.run_of([process]).steps
+    for step, counted in enumerate(_count_ticks(process)):
+        found = {phase: steps.phases[phase][0, step] for phase in PHASES}
+        assert found == pytest.approx(counted)

@@ -51,6 +51,30 @@ def test_a_report_comes_once_for_each_silence(tmp_path: Path) -> None:
     assert "has not begun to train" in told[0]
 
 
+def test_what_a_killed_worker_was_in_is_not_what_its_rank_is_in(tmp_path: Path) -> None:
+    told: list[str] = []
+    path = recording.begin(str(tmp_path))
+    dying = (
+        "import os, signal\n"
+        "from ffrecord._base import recording\n"
+        "recording.attach()\n"
+        "recording.Span(recording.DECODE).start()\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    try:
+        for _ in range(9):  # More than a report has room for.
+            assert subprocess.run([sys.executable, "-c", dying], check=False).returncode == -9
+        with virtual_time() as time, recording.Span(recording.READ):
+            watching = watchdog.Watchdog(path, 60.0, told.append)
+            watching.look()
+            time.sleep(61)
+            watching.look()
+    finally:
+        recording.end()
+    assert "is in: read" in told[0]
+    assert "decode" not in told[0]
+
+
 def test_ranks_that_have_not_come_to_a_collective_are_named() -> None:
     made = [dataclasses.replace(each, has_ended=False) for each in profiles(ranks=4)]
     now = int(max(each.events["end_ns"].max() for each in made)) + 300 * _S

@@ -188,3 +188,33 @@ def test_a_damaged_record_is_named(paths: list[Path], tmp_path: Path) -> None:
     loader = DataLoader(data.ConcatDataset([part, part]), 4)
     with pytest.raises(CorruptionError, match="record 3"):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("concat", [data.ConcatDataset, ConcatDataset])
+@pytest.mark.parametrize("transform", [None, unchanged, added])
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_samples_of_other_columns_are_not_one_batch(
+    paths: list[Path],
+    concat: Any,  # noqa: ANN401 - torch's or ours
+    transform: Any,  # noqa: ANN401
+    fewer: int,
+) -> None:
+    parts: list[Any] = [
+        Dataset(path, columns=["id"] if number == fewer else ["id", "pair"], transform=transform)
+        for number, path in enumerate(paths)
+    ]
+    whole = concat(parts)
+
+    with pytest.raises(ValueError, match=r"columns id.* others .*id.*columns="):
+        list(DataLoader(whole, 2 * COUNT))
+    # A program may collate them as it likes.
+    (found,) = DataLoader(whole, 2 * COUNT, collate_fn=list)
+    assert ["pair" in sample for sample in found] == [fewer == 1] * COUNT + [fewer == 0] * COUNT
+
+
+def test_a_transform_gives_all_samples_of_a_batch_the_same_columns(paths: list[Path]) -> None:
+    def sometimes(sample: dict[str, Any]) -> dict[str, Any]:
+        return added(sample) if sample["id"] % 2 else sample
+
+    with pytest.raises(ValueError, match=r"others .*twice"):
+        list(DataLoader(Dataset(paths[0], columns=["id"], transform=sometimes), 4))

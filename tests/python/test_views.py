@@ -309,7 +309,8 @@ def test_the_golden_vector_of_a_mixture_holds() -> None:
     mixture = Mixture([30, 20], [3, 1])
 
     assert mixture.range(0, 0, 10).tolist() == [14, 24, 43, 19, 5, 9, 36, 25, 18, 8]
-    assert mixture.change([1, 1], 6).range(0, 6, 12).tolist() == [25, 36, 18, 32, 8, 31]
+    assert mixture.change([1, 1], 6).range(0, 6, 12).tolist() == [36, 25, 32, 18, 31, 8]
+    assert mixture.change([1, 1], 5).range(0, 5, 11).tolist() == [9, 36, 25, 32, 18, 31]
 
 
 def test_a_mix_iterates_its_stream(files: list[Path]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import ffrecord
+import ffrecord._write.writer as writing
 from eventually import until_idle
 from ffrecord.errors import ConflictError
 
@@ -193,6 +194,64 @@ def test_tables_are_appended_with_the_key_column(tmp_path: Path) -> None:
     ffrecord.write_table(table, path, key="name")
     ffrecord.write_table(pa.table({"name": ["c"], "v": [3]}), path, append=True)
     assert [ffrecord.open(path).find(name) for name in "abc"] == [0, 1, 2]
+
+
+def test_nobody_else_appends_once_an_append_knows_which_columns_hold_nulls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.ffr"
+    schema = pa.schema({"x": pa.int64(), "y": pa.int64()})
+    first, other, own = (
+        pa.Table.from_pylist([row], schema)
+        for row in ({"x": 1, "y": 1}, {"x": None, "y": 2}, {"x": 3, "y": None})
+    )
+    ffrecord.write_table(first, path)
+
+    class Late(ffrecord.Reader):
+        """Another append comes when the metadata of the file are known."""
+
+        def close(self) -> None:
+            super().close()
+            monkeypatch.undo()
+            with pytest.raises(ConflictError):
+                ffrecord.write_table(other, path, append=True)
+
+    monkeypatch.setattr(writing, "Reader", Late)
+    ffrecord.write_table(own, path, append=True)
+    ffrecord.write_table(other, path, append=True)
+
+    rows = [{"x": 1, "y": 1}, {"x": 3, "y": None}, {"x": None, "y": 2}]
+    assert ffrecord.read_table(path).to_pylist() == rows
+
+
+@pytest.mark.parametrize(
+    ("schema", "full", "lacking", "shown"),
+    [
+        ({"x:valid": "bool", "x": "i64"}, (True, 7), (False, 0), [7, None]),
+        ({"x:valid": "bool", "x": "utf8"}, (True, "a"), (False, ""), ["a", None]),
+        (
+            {"x[]:valid": "bytes", "x[]:i64": "bytes"},
+            (b"\1", bytes(8)),
+            (b"\0", bytes(8)),
+            [[0], [None]],
+        ),
+    ],
+)
+def test_an_append_of_stored_values_tells_of_nulls(
+    schema: dict[str, str],
+    full: tuple[Any, Any],
+    lacking: tuple[Any, Any],
+    shown: list[Any],
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.ffr"
+    with ffrecord.Writer(path, schema, metadata={"ffrecord.nulls": b"[]"}) as writer:
+        writer.write(dict(zip(schema, full, strict=True)))
+
+    with ffrecord.Writer(path, append=True) as writer:
+        writer.write(dict(zip(schema, lacking, strict=True)))
+
+    assert ffrecord.read_table(path)["x"].to_pylist() == shown
 
 
 @pytest.mark.parametrize("damage", [(0, 4096), (20, 21), (130, 200)])

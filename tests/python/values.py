@@ -282,7 +282,7 @@ ARROWS: list[tuple[Any, Any, Any]] = [
     (KEY, ["ab"], REFUSED),
     (KEY, [("a", 1, 2)], REFUSED),
     (pa.list_(pa.int64()), np.array([1.5]), REFUSED),
-    (pa.list_(pa.int64()), masked(1, 2), REFUSED),
+    (pa.list_(pa.int64()), masked(1, 2), [1, None]),
     (pa.list_(pa.int64()), np.array([1, 2], np.int8), [1, 2]),
     (pa.list_(pa.int64()), torch.tensor([1, 2]), [1, 2]),
     (pa.list_(pa.int64()), [1, None], [1, None]),

@@ -52,6 +52,7 @@ class HouseRules(unittest.TestCase):
 
     def test_the_good_tree_passes_every_check(self) -> None:
         for check, extra in (
+            ("check_classes", ()),
             ("check_layers", ()),
             ("check_time", ()),
             ("check_words", ()),
@@ -64,6 +65,84 @@ class HouseRules(unittest.TestCase):
         code, output = self.run_check("check_layers")
         self.assertEqual(code, 1)
         self.assertIn("libffrecord/format/v1.h:2: libffrecord/format may not include", output)
+
+    def plant_class(self, name: str, methods: int, *files: tuple[str, int]) -> None:
+        """Declare a class with so many methods; each file has one of them and so many lines."""
+        declared = "".join(f"  void Do{number}();\n" for number in range(methods))
+        header = f"#pragma once\nnamespace ffrecord::net {{\nclass {name} {{\n{declared}}};\n}}\n"
+        self.plant(f"libffrecord/net/{name}.h", header)
+        for number, (file, lines) in enumerate(files):
+            text = f"namespace ffrecord::net {{\nvoid {name}::Do{number}() {{}}\n"
+            self.plant(f"libffrecord/net/{file}.cpp", text + "//\n" * (lines - 3) + "}\n")
+
+    def test_a_class_that_is_too_large_or_in_several_files_is_named(self) -> None:
+        self.plant_class("Good", 40, ("good", 600))
+        self.assertEqual(self.run_check("check_classes")[0], 0)
+        self.plant_class("Wide", 41, ("wide", 10))
+        self.plant_class("Long", 3, ("long", 601))
+        self.plant_class("Cut", 3, ("cut", 10), ("cut_more", 10))
+        code, output = self.run_check("check_classes")
+        self.assertEqual(code, 1)
+        self.assertIn("libffrecord/net/Wide.h:3: net::Wide has 41 methods, 1 files, 10", output)
+        self.assertIn("libffrecord/net/Long.h:3: net::Long has 3 methods, 1 files, 601", output)
+        self.assertIn("libffrecord/net/Cut.h:3: net::Cut has 3 methods, 2 files, 20", output)
+        self.assertNotIn("Good", output)
+
+    def test_a_large_class_may_only_get_smaller(self) -> None:
+        self.plant_class("Wide", 50, ("wide", 10))
+        listed = "# Methods, files, lines.\nnet::Wide {} 1 12\n"
+        for methods, said in (
+            (50, None),
+            (49, "may only get smaller"),
+            (51, "write these numbers into"),
+        ):
+            self.plant("tools/dev/large_classes.txt", listed.format(methods))
+            code, output = self.run_check("check_classes")
+            self.assertEqual(code, int(said is not None), output)
+            self.assertIn(said or "", output)
+        self.plant_class("Wide", 40, ("wide", 10))
+        self.plant("tools/dev/large_classes.txt", listed.format(50) + "net::Gone 50 1 10\n")
+        output = self.run_check("check_classes")[1]
+        self.assertIn("net::Wide keeps the rule: remove it", output)
+        self.assertIn("net::Gone is not a class", output)
+
+    def test_methods_are_counted_and_not_what_looks_like_them(self) -> None:
+        methods = (
+            "explicit Odd(int a) : a_(a), b_{1}, f_([] { return 2; }) {}",
+            "~Odd();",
+            "int size() const noexcept { return a_ > 0 ? b_ : 1'000'000; }",
+            "template <class T = std::vector<int>>\n  T As(std::function<T(int)> make = {}) const;",
+            "bool operator<(const Odd&) const;",
+            "std::array<int, (1 << 4)> Both(void (*one)(int));",
+            "static Result<std::unique_ptr<Odd>> Open(int b = 3,\n      int c = Limit(4));",
+        )
+        others = (
+            "Odd(const Odd&) = delete;",
+            "Odd& operator=(Odd&&) noexcept = default;",
+            "using Done = std::function<void(int)>;",
+            "enum class Kind : int { kOne, kTwo };",
+            "friend void Look(const Odd&);",
+            "static_assert(sizeof(int) == 4);",
+            "static constexpr int kMax = Limit(3);  // f();",
+            'const char* text_ = "f();";',
+            "std::function<void(int)> told_ = [](int) { Do(); };",
+            "int (*hook_)(int) = nullptr;",
+            "alignas(64) int a_ = 0;",
+            "int b_{0};",
+            "struct Inner {\n    void One();\n    void Two();\n  };",
+        )
+        body = "".join(f"  {line}\n" for line in ("public:", *methods, "private:", *others))
+        opening = "#pragma once\nnamespace ffrecord {\nclass Odd final : public Even {\n"
+        text = f"{opening}{body}}};\n}}\n"
+        self.plant("client/odd.h", text)
+        count = f"Odd {len(methods) + 1} 2 9\nOdd::Inner 3 2 9\n"
+        self.plant("tools/dev/large_classes.txt", count)
+        for number in range(2):
+            definitions = "bool Odd::operator<(const Odd&) const {}\nvoid Odd::Inner::One() {}\n"
+            self.plant(f"client/{number}.cpp", f"namespace ffrecord {{\n{definitions}}}\n")
+        output = self.run_check("check_classes")[1]
+        self.assertIn(f": Odd has {len(methods)} methods, 2 files", output)
+        self.assertIn(": Odd::Inner has 2 methods, 2 files", output)
 
     def test_a_foreign_header_away_from_home_is_named(self) -> None:
         self.plant("client/dataset/local.cpp", "#include <liburing.h>\n")
@@ -148,6 +227,14 @@ class HouseRules(unittest.TestCase):
         code, output = self.run_check("check_headers", str(self.build))
         self.assertEqual(code, 1)
         self.assertIn("libffrecord/base/upper.h", output)
+
+    def test_a_header_that_a_source_begins_with_is_left_to_the_build(self) -> None:
+        self.plant("libffrecord/base/answer.h", "#pragma once\nstd::uint32_t Answer();\n")
+        self.assertEqual(self.run_check("check_headers", str(self.build))[0], 0)
+        self.plant("libffrecord/base/answer.cpp", "#include <cstdint>\n" + GOOD_SOURCE)
+        code, output = self.run_check("check_headers", str(self.build))
+        self.assertEqual(code, 1)
+        self.assertIn("libffrecord/base/answer.h: does not compile alone", output)
 
     def test_a_header_without_a_guard_is_named(self) -> None:
         self.plant("libffrecord/base/twice.h", "struct Twice {};\n")

@@ -65,9 +65,10 @@ struct State {
 };
 
 inline Result<client::Commit> SaveAlone(const std::string& target, std::uint64_t step,
-                                        const State& state) {
+                                        const State& state,
+                                        const client::SaveOptions& options = {}) {
   return client::SaveCheckpoint(target, step, state.PartOf(0, 1), TreeOf({"matrix", "vector"}),
-                                nullptr, {});
+                                nullptr, options);
 }
 
 // Empty if the newest checkpoint, or `step`, is `state`; else what is wrong.

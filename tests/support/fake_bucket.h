@@ -46,6 +46,7 @@ class FakeBucket {
         const std::string etag = EtagOf(found->second);
         const std::string wanted = request.get_header_value("If-Match");
         reply.set_header("ETag", etag);
+        read_bytes_ += found->second.size();
         if (wanted.empty() || wanted == etag)
           reply.set_content(found->second, "application/octet-stream");
         else
@@ -55,6 +56,8 @@ class FakeBucket {
     server_.Put("/bucket/(.*)", [this](const httplib::Request& request, httplib::Response& reply) {
       const std::lock_guard lock(mutex_);
       ++write_count_;
+      if (request.has_header("x-amz-copy-source")) return Copy(request, reply);
+      sent_bytes_ += request.body.size();
       reply.set_header("ETag", EtagOf(request.body));
       if (!request.has_param("uploadId")) return Take(request, request.body, reply);
       parts_[request.get_param_value("uploadId")]
@@ -118,6 +121,41 @@ class FakeBucket {
     const std::lock_guard lock(mutex_);
     return write_count_;
   }
+  // Bytes that clients have sent to make objects; copies have none.
+  std::uint64_t sent_bytes() {
+    const std::lock_guard lock(mutex_);
+    return sent_bytes_;
+  }
+  // From now on copies are answered as by a store that knows none.
+  void RefuseCopies() {
+    const std::lock_guard lock(mutex_);
+    copies_ = false;
+  }
+  // From now on a copy is taken for an empty object, as by a store that knows none.
+  void EmptyCopies() {
+    const std::lock_guard lock(mutex_);
+    makes_empty_ = true;
+  }
+  // The next copy has no answer, and those after it are refused.
+  void LoseFirstCopyAnswer() {
+    const std::lock_guard lock(mutex_);
+    loses_first_ = true;
+  }
+  // The next copy is answered with the bucket's region, and those after it are refused.
+  void RefuseFirstCopy() {
+    const std::lock_guard lock(mutex_);
+    refuses_first_ = true;
+  }
+  // Bytes that clients have got of objects, in whole ones that were asked for.
+  std::uint64_t read_bytes() {
+    const std::lock_guard lock(mutex_);
+    return read_bytes_;
+  }
+  // From now on copies are made, and their answers say that the store is busy.
+  void LoseCopyAnswers() {
+    const std::lock_guard lock(mutex_);
+    loses_copies_ = true;
+  }
   // Is called with the objects when a part has come.
   void OnPart(std::function<void(std::map<std::string, std::string>&)> call) {
     const std::lock_guard lock(mutex_);
@@ -151,6 +189,33 @@ class FakeBucket {
     else
       objects_[key] = std::move(bytes);
   }
+  void Copy(const httplib::Request& request, httplib::Response& reply) {
+    const std::string source = request.get_header_value("x-amz-copy-source");
+    const auto found = objects_.find(source.substr(std::string("/bucket/").size()));
+    if (makes_empty_) {
+      reply.set_header("ETag", EtagOf(""));
+      objects_[request.matches[1]] = "";
+    } else if (loses_first_) {
+      reply.status = 503;
+      loses_first_ = copies_ = false;
+    } else if (refuses_first_) {
+      reply.status = 400;
+      reply.set_header("x-amz-bucket-region", "eu-west-1");
+      refuses_first_ = copies_ = false;
+    } else if (!copies_) {
+      reply.status = 501;
+    } else if (found == objects_.end()) {
+      reply.status = 404;
+    } else if (EtagOf(found->second) != request.get_header_value("x-amz-copy-source-if-match")) {
+      reply.status = 412;
+    } else {
+      reply.set_content(
+          "<CopyObjectResult><ETag>" + EtagOf(found->second) + "</ETag></CopyObjectResult>",
+          "application/xml");
+      objects_[request.matches[1]] = found->second;
+      if (loses_copies_) reply.status = 503;
+    }
+  }
   std::string List(const std::string& prefix, const std::string& delimiter) const {
     std::string list = "<ListBucketResult>";
     std::set<std::string> folders;
@@ -172,6 +237,13 @@ class FakeBucket {
   std::map<std::string, std::map<int, std::string>> parts_;  // By upload.
   int last_upload_ = 0;
   std::size_t write_count_ = 0;
+  std::uint64_t sent_bytes_ = 0;
+  bool copies_ = true;
+  bool loses_copies_ = false;
+  bool makes_empty_ = false;
+  bool loses_first_ = false;
+  bool refuses_first_ = false;
+  std::uint64_t read_bytes_ = 0;
   std::function<void(std::map<std::string, std::string>&)> on_part_;
   std::map<std::string, std::string> objects_;
   int refusal_ = 0;

@@ -51,6 +51,7 @@ class ClusterPublicationTest : public testing::Test {
     request.mode = mode;
     request.name = "set";
     request.attempt = kAttempt;
+    request.expected_revision = expected_revision_;
     request.replicas = replicas;
     if (mode != Publication::Mode::kRemove) request.manifest = one_.ManifestOf(extents);
     request.deadline = one_.now + 60s;
@@ -84,7 +85,9 @@ class ClusterPublicationTest : public testing::Test {
   }
 
   OneNode one_;
-  server::NameQuotas quotas_;  // Quotas of the next one that begins.
+  // Quotas and expected revision of the next one that begins.
+  server::NameQuotas quotas_;
+  std::uint64_t expected_revision_ = 0;
   const ManifestExtent extent_ = one_.ExtentOf(true, kUpload);
 };
 

@@ -57,7 +57,14 @@ MAY_INCLUDE: dict[str, set[str]] = {
     | {f"{LIB}/record/index", f"{NET}/protocol", SERVICE, f"{SERVICE}/catalog", "server/storage"},
     f"{SERVICE}/read": TRANSPORT | SOURCE | {SERVICE, f"{SERVICE}/read_ahead", "server/storage"},
     f"{SERVICE}/admin": TRANSPORT | SERVICE_ROOMS | {SERVICE, "server/storage"},
-    f"{SERVICE}/core": TRANSPORT | SERVICE_ROOMS | {f"{LIB}/io", SERVICE, "server/storage"},
+    f"{SERVICE}/jobs": BASE | {SERVICE, "server/storage"},
+    f"{SERVICE}/connection": TRANSPORT
+    | SERVICE_ROOMS
+    | {SERVICE, f"{SERVICE}/jobs", "server/storage"},
+    f"{SERVICE}/core": TRANSPORT
+    | SERVICE_ROOMS
+    | {f"{SERVICE}/connection", f"{SERVICE}/jobs"}
+    | {f"{LIB}/io", SERVICE, "server/storage"},
     "server": {f"{NET}/transport", "server/config", "server/metadata", "server/monitoring"}
     | {f"{SERVICE}/access", f"{SERVICE}/core"},
     "client/include": set(),

@@ -25,7 +25,7 @@ enum class ErrorCode : std::uint8_t {
 struct [[nodiscard]] Error {
   ErrorCode code;
   std::string message;   // For people: the operation, its object, the cause, the remedy.
-  int system_errno = 0;  // Only with kIo.
+  int system_errno = 0;  // With kIo the kernel's; else 0, or a detail between the project's parts.
 };
 
 // A value, or the Error that explains its absence: test it with `if (result)` first. Accessing the

@@ -150,7 +150,7 @@ struct Busy {
 // Answers a request that failed as a whole. The message is cut at 1,024 bytes.
 struct ErrorReply {
   ErrorCode code = ErrorCode::kIo;  // Never kOk.
-  std::uint32_t system_errno = 0;   // The daemon's, with kIo.
+  std::uint32_t system_errno = 0;   // With kIo the daemon's; else see begun_request.h.
   std::string message;
 
   bool operator==(const ErrorReply&) const = default;

@@ -50,6 +50,7 @@ class BringUp:
         """`hosts`: by the names of nodes; `options`: of the cluster's address, behind the `?`."""
         self._cluster, self._hosts, self._say = cluster, hosts, say
         self._timeout_s = timeout_s
+        self._approved: set[str] = set()
         self._node_units = {node_service(cluster, entry, "").unit for entry in cluster.hosts}
         nodes = ",".join(entry.address for entry in cluster.hosts)
         self.address = f"ffrecord://{nodes}/{f'?{options}' if options else ''}"
@@ -205,18 +206,18 @@ class BringUp:
             if node is None:
                 missing.append(f"{entry.name} has not asked to join")
             elif node["state"] == "waiting":
-                self._approve(entry, node["address"])
-                missing.append(f"{entry.name} joins")
+                missing.append(self._approve(entry, node["address"]))
             elif not node["is_up"]:
                 missing.append(f"{entry.name} is down")
             elif placed and node["state"] == "in" and node["slot_count"] == 0:
                 missing.append(f"{entry.name} has no share of the data yet")
         return missing
 
-    def _approve(self, entry: HostEntry, address: str) -> None:
+    def _approve(self, entry: HostEntry, address: str) -> str:
         """Let in a node whose unit runs, unless another daemon waits under its name.
 
-        `address`: where it says that it is; empty for one of an earlier version.
+        Returns how far it is, in words. `address`: where it says that it is; empty for one of an
+        earlier version.
         """
         if address and address != entry.address:
             raise UnavailableError(
@@ -224,8 +225,14 @@ class BringUp:
                 f" {entry.name}, which is to be at {entry.address}; stop that daemon, or correct"
                 " the file, and run the command again"
             )
-        _ffrecord.set_node_state(self.address, entry.name, "in", timeout_s=_ASK_S)
-        self._say(f"{entry.name}: approved")
+        if entry.name not in self._approved:  # Else the node that told so has not heard of it yet.
+            try:
+                _ffrecord.set_node_state(self.address, entry.name, "in", timeout_s=_ASK_S)
+            except UnavailableError as error:
+                return f"{entry.name} waits for approval ({error})"
+            self._approved.add(entry.name)
+            self._say(f"{entry.name}: approved")
+        return f"{entry.name} joins"
 
     def _check_unit(self, entry: HostEntry) -> None:
         unit = node_service(self._cluster, entry, "").unit

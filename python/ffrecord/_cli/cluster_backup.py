@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from ffrecord import _ffrecord
+from ffrecord._base.folders import sync_folder
 from ffrecord._cli.console import confirm as ask
 from ffrecord._cli.options import json_option, timeout_option
 from ffrecord._cli.units import Name, show_size
@@ -181,11 +182,7 @@ def write_backup(file: pathlib.Path, revision: int, keys: list[Key]) -> None:
         except BaseException:
             pathlib.Path(new.name).unlink(missing_ok=True)
             raise
-    folder = os.open(file.absolute().parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(file.absolute().parent)
 
 
 def read_backup(file: pathlib.Path) -> tuple[int, list[Key]]:

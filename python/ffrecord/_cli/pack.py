@@ -100,9 +100,15 @@ _CLASSES_SHOWN_MAX = 30
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    default=1,
     metavar="N",
-    help="Processes to use. Others with the same command may join, on other hosts too.",
+    help="Processes to use; 1 by default, with --ray one for each CPU. Others with the same "
+    "command may join, on other hosts too.",
+)
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Let tasks of this Ray cluster be the workers; auto is the one that this host is in. Its "
+    "nodes share the folder of DESTINATION.",
 )
 @click.option(
     "--max-failures",
@@ -145,7 +151,8 @@ def command(
     tokens: str | None,
     functions: tuple[str, ...],
     shuffle: int | None,
-    workers: int,
+    workers: int | None,
+    ray: str | None,
     max_failures: int,
     retry_failed: bool,
     restart: bool,
@@ -164,7 +171,8 @@ def command(
     if not sources:
         raise click.UsageError("there is no SOURCE: name one before DESTINATION, or give --from")
     begin = clock.now()
-    with _workers_ahead(0 if dry_run else workers), progress_bar("packing") as show:
+    ahead = 0 if dry_run or ray is not None else workers or 1
+    with _workers_ahead(ahead), progress_bar("packing") as show:
         samples = open_source(
             sources,
             SourceOptions(
@@ -187,18 +195,20 @@ def command(
             "replace": replace,
             "key": key,
             "map": list(functions) or None,
-            "workers": workers,
             "max_failures": max_failures,
         }
         if dry_run:
             from ffrecord.pack import estimate_packing
 
-            _show_estimate(estimate_packing(samples, destination, **options), destination, as_json)
+            found = estimate_packing(samples, destination, workers=workers or 1, **options)
+            _show_estimate(found, destination, as_json)
             return
         summary = pack(
             samples,
             destination,
             **options,
+            workers=workers,
+            ray=ray,
             part_size_bytes=part_size,
             shuffle=shuffle,
             retry_failed=retry_failed,

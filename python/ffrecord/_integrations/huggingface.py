@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ffrecord._read.reader import Reader
+from ffrecord._tables.arrow_schema import KEY
 from ffrecord._tables.logical import LogicalSchema
 from ffrecord._tables.schema import Column
 from ffrecord._write.writer import Writer, WriteSummary
@@ -139,7 +140,8 @@ def to_huggingface(files: Files, *, streaming: bool = False) -> Any:  # noqa: AN
         the types of Arrow; else as the schema says. bf16 becomes float32.
 
     Raises:
-        ValueError: a column has no counterpart: arrays of more than five dimensions, maps.
+        ValueError: a column has no counterpart: arrays of more than five dimensions, maps; or
+            labels have other names in some files, or none.
         OSError: a file is missing.
         CorruptionError: a file is damaged.
     """
@@ -201,6 +203,7 @@ def _value(name: str, row: int, value: Any, is_file: bool) -> Any:  # noqa: ANN4
 def _features_of(reader: Reader) -> Any:  # noqa: ANN401 - datasets.Features
     """The features that are stored in the files; else those that the schema implies."""
     columns = reader.columns
+    _check_labels(reader)
     if columns and (stored := _stored_features(reader)) is not None:
         return stored
     if not columns:
@@ -227,6 +230,65 @@ def _stored_features(reader: Reader) -> Any:  # noqa: ANN401 - datasets.Features
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None  # The writer of the file may have put anything there.
     return features if schema == reader.schema else None
+
+
+def _check_labels(reader: Reader) -> None:
+    """Check that a number is the same label in each file, if any file names its labels.
+
+    Raises:
+        ValueError: it is not, or a file does not say so.
+    """
+    stated = [
+        dict(_labels_in(_stated_by(reader.metadata(number)))) for number in range(len(reader.files))
+    ]
+    seen = reader.schema
+    for place in dict.fromkeys(place for labels in stated for place in labels):
+        if place[0] not in seen:  # The column was left out since.
+            continue
+        known = next(number for number, labels in enumerate(stated) if place in labels)
+        names, where = stated[known][place], reader.files[known].name
+        for file, labels in zip(reader.files, stated, strict=True):
+            if place not in labels:
+                raise ValueError(
+                    f"the labels of column '{'.'.join(place)}' are {names} in {where}, and have no "
+                    f"names in {file.name}: load the files one by one, give these labels names "
+                    "with dataset.cast_column, and join them with datasets.concatenate_datasets"
+                )
+            if labels[place] != names:
+                raise ValueError(
+                    f"the labels of column '{'.'.join(place)}' are {names} in {where}, and "
+                    f"{labels[place]} in {file.name}: load the files one by one, give them one "
+                    "order with dataset.align_labels_with_mapping, and join them with "
+                    "datasets.concatenate_datasets"
+                )
+
+
+def _stated_by(metadata: Mapping[str, bytes]) -> Any:  # noqa: ANN401 - JSON
+    """The features that a file names itself, or the table that it was written from."""
+    import pyarrow as pa
+
+    try:
+        if (stored := metadata.get(_FEATURES)) is not None:
+            return json.loads(stored)
+        schema = pa.ipc.read_schema(pa.py_buffer(metadata.get(KEY, b"")))
+        return json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None  # The writer of the file may have put anything there.
+
+
+def _labels_in(
+    features: Any,  # noqa: ANN401 - JSON
+    place: tuple[str, ...] = (),
+) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The names of labels, by the column and the place in it that has them."""
+    if isinstance(features, list):
+        for each in features:
+            yield from _labels_in(each, place)
+    elif isinstance(features, dict) and features.get("_type") == "ClassLabel":
+        yield place, features.get("names")
+    elif isinstance(features, dict):
+        for name, each in features.items():
+            yield from _labels_in(each, (*place, name))
 
 
 def _feature_of(column: Column) -> Any:  # noqa: ANN401 - `datasets` has many

@@ -151,8 +151,8 @@ class RecordSource(ray.data.Datasource):  # type: ignore[misc, unused-ignore]
         ]
 
     def _task(self, begin: int, end: int, row_limit: int | None) -> Any:  # noqa: ANN401 - Ray's
-        if row_limit is not None:
-            end = min(end, begin + row_limit)
+        if row_limit is not None and self._plan.on_corrupt != "skip":
+            end = min(end, begin + row_limit)  # Where records are left out, Ray cuts the rows.
         count = end - begin
         facts = ray.data.block.BlockMetadata(
             num_rows=None if self._plan.on_corrupt == "skip" else count,

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import ray.data.block  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
 from ffrecord._read.reader import open as open_records
+from ffrecord._tables.arrow_schema import KEY
+from ffrecord._tables.logical import LogicalSchema
+from ffrecord._tables.untyped import joint_schema, untyped
 from ffrecord._write.new_folder import check_vacant, new_folder, part_name
 from ffrecord._write.tables import write_table
 
@@ -17,7 +20,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class RecordSink(ray.data.Datasink[list[str]]):  # type: ignore[misc, unused-ignore]
+# The name of a file of rows, and its Arrow schema as bytes.
+_Written = tuple[str, bytes]
+# Such a name ends with this where a column has no type yet: the rows are in a file of Arrow's.
+_ARROW = ".arrow"
+
+
+class RecordSink(ray.data.Datasink[list[_Written]]):  # type: ignore[misc, unused-ignore]
     """Where Ray Data writes a dataset: a folder of record files, one for each task that writes.
 
         rows.write_datasink(ffrecord.ray.RecordSink("/shared/train"))
@@ -25,7 +34,8 @@ class RecordSink(ray.data.Datasink[list[str]]):  # type: ignore[misc, unused-ign
     The folder gets its name when all files are complete and durable; if the job fails, there is
     none. Each row is written once, also if Ray runs a task again. Rows keep the order that Ray
     gives them (`preserve_order` of its execution options). Types are those of
-    `ffrecord.write_table`, and Ray's tensors of one shape are columns with that shape.
+    `ffrecord.write_table`, and Ray's tensors of one shape are columns with that shape. A column
+    without a value in all rows of a task has the type that it has in other tasks.
     """
 
     def __init__(
@@ -71,8 +81,12 @@ class RecordSink(ray.data.Datasink[list[str]]):  # type: ignore[misc, unused-ign
         self._written = self._parts.parent / "written"
         self._written.mkdir()
 
-    def write(self, blocks: Iterable[Any], ctx: Any) -> list[str]:  # noqa: ANN401 - Ray's
-        """Write the blocks of one task as one file; return its name, or nothing without rows."""
+    def write(self, blocks: Iterable[Any], ctx: Any) -> list[_Written]:  # noqa: ANN401 - Ray's
+        """Write the blocks of one task as one file; return it, or nothing without rows.
+
+        Raises:
+            ValueError: the blocks have columns of different types, or others than another task.
+        """
         import pyarrow as pa
 
         assert self._written is not None
@@ -80,30 +94,83 @@ class RecordSink(ray.data.Datasink[list[str]]):  # type: ignore[misc, unused-ign
         tables = [_plain(table) for table in tables if table.num_rows]
         if not tables:
             return []
+        schema = joint_schema([table.schema for table in tables])
+        table = pa.concat_tables([each.cast(schema) for each in tables])
         # A task that Ray runs again writes another file.
         name = f"{ctx.task_idx:06}-{uuid.uuid4().hex}.ffr"
-        write_table(pa.concat_tables(tables), self._written / name, **self._options)
-        return [name]
+        if untyped(schema):  # The types are those of other tasks.
+            name += _ARROW
+            with pa.ipc.new_file(self._written / f".{name}", schema) as file:
+                file.write_table(table)
+            os.rename(self._written / f".{name}", self._written / name)
+        else:
+            write_table(table, self._written / name, **self._options)
+        self._check_with_others(self._written / name)
+        return [(name, schema.serialize().to_pybytes())]
+
+    def _check_with_others(self, own: Path) -> None:
+        """Check a file with one of another task: else only the end of the job would tell."""
+        others = [each for each in own.parent.glob("[0-9]*") if each != own]
+        # Files with all types tell more.
+        other = min(others, key=lambda each: (each.suffix == _ARROW, each.name), default=None)
+        if other is None:
+            return
+        if _ARROW in (own.suffix, other.suffix):
+            joint_schema([_schema_of(other), _schema_of(own)])
+            return
+        with open_records(other) as one, open_records(own) as two:
+            LogicalSchema.of_all(
+                [one.logical, two.logical], ("one task", "another task").__getitem__
+            )
 
     def on_write_complete(self, write_result: Any) -> None:  # noqa: ANN401 - Ray's
         """Name the files that count, and publish the folder.
 
         Raises:
-            ValueError: there are no rows, or tasks wrote columns of different types.
+            ValueError: there are no rows, tasks wrote columns of different types, or a column has
+                no value in any row.
         """
         with self._making:
             assert self._written is not None
-            names = sorted(name for names in write_result.write_returns for name in names)
-            if not names:
+            written = sorted(each for found in write_result.write_returns for each in found)
+            if not written:
                 raise ValueError(f"{self._path} is not made: the dataset has no rows")
-            for number, name in enumerate(names):
-                os.rename(self._written / name, self._parts / part_name(number, len(names)))
+            for number, (name, _) in enumerate(written):
+                part = self._parts / part_name(number, len(written))
+                if name.endswith(_ARROW):
+                    self._write_typed(self._written / name, part, [each for _, each in written])
+                else:
+                    os.rename(self._written / name, part)
             open_records(self._parts).close()  # Whether they belong together.
+
+    def _write_typed(self, rows: Path, part: Path, schemas: list[bytes]) -> None:
+        import pyarrow as pa
+
+        read = [pa.ipc.read_schema(pa.py_buffer(each)) for each in schemas]
+        schema = joint_schema(read)
+        if names := untyped(schema):
+            raise ValueError(
+                f"{self._path} is not made: column {names[0]!r} has no value in any row; give it a"
+                " type, or drop it"
+            )
+        with pa.memory_map(str(rows)) as file:
+            write_table(pa.ipc.open_file(file).read_all().cast(schema), part, **self._options)
 
     def on_write_failed(self, error: Exception) -> None:
         """Remove the files."""
         with contextlib.suppress(type(error)), self._making:
             raise error
+
+
+def _schema_of(written: Path) -> "pa.Schema":
+    """Arrow's schema of the rows of a task."""
+    import pyarrow as pa
+
+    if written.suffix == _ARROW:
+        with pa.memory_map(str(written)) as file:
+            return pa.ipc.open_file(file).schema
+    with open_records(written) as reader:
+        return pa.ipc.read_schema(pa.py_buffer(reader.metadata()[KEY]))
 
 
 def _plain(table: "pa.Table") -> "pa.Table":

@@ -2,7 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+import operator
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -21,25 +22,49 @@ _WEIGHTS_SUM_MAX = 1 << 16
 # Lanes 0 and up belong to the orders of format.md; source i of a mixture has this plus i.
 _MIXTURE_LANE = 1 << 32
 _U64 = (1 << 64) - 1
-# So many earlier weights are remembered, so that states stay small: for an epoch that starts again.
-_EARLIER_MAX = 16
+# A record has so many units of the distance of a source from its share.
+_UNIT = 1 << 16
+_BEHIND_MAX = _UNIT << 10  # In states. It stays below four records for a few sources.
+# In a state. Weights that apply from position 0 on have the first three alone.
+_NAMES = ("weights", "since", "taken", "slot", "behind")
 
 
 class Stretch(NamedTuple):
-    """Weights, the position from which they apply, and how many records each source had given."""
+    """Weights, the position from which they apply, and what the sources had given by then.
+
+    They begin inside of a round, at the slot before which the sources are behind their shares as
+    they are by now. A round that began anew would leave out the sources of little weight if weights
+    change after every few records, and so can a round that follows the position.
+    """
 
     weights: tuple[int, ...]
     since: int
     taken: tuple[int, ...]
+    """How many records each source had given."""
+    slot: int
+    """The slot of position `since`."""
+    behind: tuple[int, ...]
+    """How far each source was behind its shares of all positions so far, in 65536ths of a record.
+    """
 
     def before(self, position: int) -> tuple[int, ...]:
         """How many records of each source are before `position`, which is `since` or later."""
-        rounds, slot = divmod(position - self.since, sum(self.weights))
-        more = _deal(self.weights)[1][slot].tolist()
-        return tuple(
-            taken + rounds * weight + dealt
-            for taken, weight, dealt in zip(self.taken, self.weights, more, strict=True)
+        dealt = _dealt(self.weights, position - self.since + self.slot)
+        return tuple(map(operator.add, self.first(), dealt))
+
+    def first(self) -> tuple[int, ...]:
+        """The record of each source that would be at slot 0; negative if it gave fewer."""
+        return tuple(map(operator.sub, self.taken, _dealt(self.weights, self.slot)))
+
+    def then(self, weights: tuple[int, ...], at: int) -> "Stretch":
+        """The stretch of other weights, from `at` on."""
+        taken, total = self.before(at), sum(self.weights)
+        dealt = map(operator.sub, taken, self.taken)
+        behind = tuple(
+            late + (2 * _UNIT * (at - self.since) * weight + total) // (2 * total) - _UNIT * gave
+            for late, weight, gave in zip(self.behind, self.weights, dealt, strict=True)
         )
+        return Stretch(weights, at, taken, _slot_like(weights, behind), behind)
 
 
 class Mixture:
@@ -48,28 +73,16 @@ class Mixture:
     In any `sum(weights)` positions in a row, source i has about `weights[i]`, spread as evenly as
     possible; in an aligned run, exactly that many. Each source comes in its own order, as a whole,
     again and again. The stream is endless. It begins at the first position whose weights are
-    remembered: at 0, unless they changed very often.
+    remembered: at 0, unless `change` was allowed to forget some.
     """
 
-    def __init__(
-        self,
-        counts: Iterable[int],
-        weights: Iterable[int],
-        seed: int = 0,
-        *,
-        since: int = 0,
-        taken: Iterable[int] | None = None,
-        earlier: Iterable[Stretch] = (),
-    ) -> None:
+    def __init__(self, counts: Iterable[int], weights: Iterable[int], seed: int = 0) -> None:
         """Define the stream.
 
         Args:
             counts: records of each source.
             weights: integers, 0 to 65536 in sum; only their proportions matter.
             seed: added to the seed of each request for the order.
-            since: the position from which these weights apply.
-            taken: how many records each source had given by then; none by default.
-            earlier: what applied before, in the order of their positions.
 
         Raises:
             ValueError: a source is empty, or the weights do not fit the sources.
@@ -83,8 +96,8 @@ class Mixture:
                     "it out, or give it the weight 0"
                 )
         self.seed = seed
-        now = Stretch(self.weights, since, tuple(taken or (0,) * len(self.counts)))
-        self._stretches = (*earlier, now)
+        none = (0,) * len(self.counts)
+        self._stretches: tuple[Stretch, ...] = (Stretch(self.weights, 0, none, 0, none),)
 
     @property
     def since(self) -> int:
@@ -99,21 +112,23 @@ class Mixture:
     def change(self, weights: Iterable[int], at: int, *, known_from: int = 0) -> "Mixture":
         """The stream that continues from position `at` with other weights; nothing is lost.
 
-        Positions before `known_from` may be forgotten.
+        The same proportions change nothing. Positions before `known_from` may be forgotten; each
+        change after it is remembered.
 
         Raises:
             ValueError: the weights do not fit the sources.
             IndexError: it is not known what lies before `at`.
         """
-        taken = self.taken_before(at)
-        held = [each for each in self._stretches if each.since < at]
-        ends = [*(each.since for each in held), at][1:]
-        earlier = [each for each, end in zip(held, ends, strict=True) if end > known_from]
-        return Mixture(
-            *(self.counts, weights, self.seed),
-            since=at,
-            taken=taken,
-            earlier=earlier[-_EARLIER_MAX:],
+        last = self._during_which(at)
+        now = proportions(weights, len(self.counts))
+        held = [each for each in self._stretches if each.since <= at]
+        if now != last.weights:
+            held = [*(each for each in held if each.since < at), last.then(now, at)]
+        elif last is self._stretches[-1]:
+            return self
+        ends = [*(each.since for each in held[1:]), None]
+        return self._with(
+            [s for s, end in zip(held, ends, strict=True) if end is None or end > known_from]
         )
 
     def taken_before(self, position: int) -> tuple[int, ...]:
@@ -122,8 +137,7 @@ class Mixture:
         Raises:
             IndexError: the stream begins later.
         """
-        self._check(position)
-        return next(s for s in reversed(self._stretches) if s.since <= position).before(position)
+        return self._during_which(position).before(position)
 
     def range(self, seed: int, begin: int, end: int) -> Indices:
         """Indices at the positions [begin, end), of the sources laid end to end.
@@ -151,8 +165,8 @@ class Mixture:
 
     def state(self) -> dict[str, Any]:
         """The state for `restored`, as JSON scalars and lists."""
-        *earlier, now = ([list(s.weights), s.since, list(s.taken)] for s in self._stretches)
-        state = dict(zip(("weights", "since", "taken"), now, strict=True))
+        *earlier, now = map(_listed, self._stretches)
+        state = dict(zip(_NAMES, now, strict=False))
         return {**state, "earlier": earlier} if earlier else state
 
     def restored(self, state: dict[str, Any]) -> "Mixture":
@@ -162,46 +176,52 @@ class Mixture:
             ValueError: it is no state of as many sources.
         """
         try:
-            now = [state["weights"], state["since"], state["taken"]]
+            now = [state[name] for name in _NAMES if name in state or name in _NAMES[:3]]
             stretches = [self._stretch(*each) for each in (*state.get("earlier", ()), now)]
             if any(a.since >= b.since for a, b in itertools.pairwise(stretches)):
                 raise ValueError("its positions do not grow")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"the state's mixture, {state}, is damaged: {error}") from None
-        *earlier, last = stretches
-        return Mixture(
-            *(self.counts, last.weights, self.seed),
-            since=last.since,
-            taken=last.taken,
-            earlier=earlier,
-        )
+            raise ValueError(f"the state's mixture, {state}, is refused: {error}") from None
+        return self._with(stretches)
 
     def __repr__(self) -> str:
         return f"<ffrecord.Mixture {':'.join(map(str, self.weights))} of {self.counts}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        *earlier, now = map(tuple, self._stretches)
-        return _restored, (self.counts, self.seed, *now, *([earlier] if earlier else []))
+        known = self.counts, self.weights, self.seed
+        return _restored, (*known, *map(tuple, self._stretches if self.since else ()))
+
+    def _with(self, stretches: Iterable[Stretch]) -> "Mixture":
+        """The same sources with these weights, in the order of their positions."""
+        stretches = tuple(stretches)
+        made = Mixture(self.counts, stretches[-1].weights, self.seed)
+        made._stretches = stretches
+        return made
+
+    def _during_which(self, position: int) -> Stretch:
+        self._check(position)
+        return next(each for each in reversed(self._stretches) if each.since <= position)
 
     def _check(self, position: int) -> None:
         if position < self._stretches[0].since:
             raise IndexError(
                 f"position {position} of a mixture whose weights are remembered from position "
-                f"{self._stretches[0].since} on: they were changed too often to start this epoch "
-                "again; continue from a state, or go to another epoch with set_epoch"
+                f"{self._stretches[0].since} on: they were changed in a later epoch than this "
+                "one; continue from a state, or go to another epoch with set_epoch"
             )
 
     def _during(self, stretch: Stretch, seed: int, positions: Indices) -> Indices:
-        rounds, slots = np.divmod(positions - stretch.since, sum(stretch.weights))
-        source_by_slot, taken_by_slot = _deal(stretch.weights)
+        rounds, slots = np.divmod(positions - stretch.since + stretch.slot, sum(stretch.weights))
+        gave = stretch.first()
+        source_by_slot, before_by_slot = _deal(stretch.weights)
         sources = source_by_slot[slots]
         indices = np.empty(positions.size, np.int64)
         first = 0
         for number, (count, weight) in enumerate(zip(self.counts, stretch.weights, strict=True)):
             rows = np.flatnonzero(sources == number)
             if rows.size:
-                before = taken_by_slot[slots[rows], number]
-                ordinals = stretch.taken[number] + rounds[rows] * weight + before
+                before = before_by_slot[slots[rows]]
+                ordinals = gave[number] + rounds[rows] * weight + before
                 indices[rows] = first + self._in_source(seed, number, ordinals)
             first += count
         return indices
@@ -227,13 +247,31 @@ class Mixture:
         )
         return permuted(order, positions)
 
-    def _stretch(self, weights: Iterable[int], since: int, taken: Iterable[int]) -> Stretch:
-        stretch = Stretch(proportions(weights, len(self.counts)), since, tuple(taken))
-        numbers = (stretch.since, *stretch.taken)
-        if len(stretch.taken) != len(self.counts) or any(
-            type(number) is not int or number < 0 for number in numbers
-        ):
-            raise ValueError(f"{list(numbers)} are no counts of {len(self.counts)} sources")
+    def _stretch(
+        self,
+        weights: Iterable[int],
+        since: int,
+        taken: Iterable[int],
+        slot: int = 0,
+        behind: Iterable[int] | None = None,
+    ) -> Stretch:
+        if since and behind is None:
+            raise ValueError(
+                "it is of an earlier version, which went on in another order after a change of "
+                "the weights: resume it with that version, or load a state from before the change"
+            )
+        sources = len(self.counts)
+        late = (0,) * sources if behind is None else tuple(behind)
+        stretch = Stretch(proportions(weights, sources), since, tuple(taken), slot, late)
+        numbers = (since, slot, *stretch.taken)
+        if any(type(number) is not int or number < 0 for number in numbers):
+            raise ValueError(f"{list(numbers)} are no counts of {sources} sources")
+        if any(type(number) is not int or abs(number) > _BEHIND_MAX for number in late):
+            raise ValueError(f"{list(late)} says of no source how far it is behind")
+        if not len(stretch.taken) == len(late) == sources or slot >= sum(stretch.weights):
+            raise ValueError(f"{list(numbers)} and {list(late)} do not fit {sources} sources")
+        if sum(stretch.taken) != since:
+            raise ValueError(f"{list(stretch.taken)} records are not those before {since}")
         return stretch
 
 
@@ -266,27 +304,51 @@ def permuted(order: Any, positions: Indices) -> Indices:  # noqa: ANN401 - eithe
 
 
 def _restored(
-    counts: tuple[int, ...],
-    seed: int,
-    weights: tuple[int, ...],
-    since: int,
-    taken: tuple[int, ...],
-    earlier: Iterable[tuple[Any, ...]] = (),
+    counts: tuple[int, ...], weights: tuple[int, ...], seed: int, *stretches: tuple[Any, ...]
 ) -> Mixture:
-    before: Iterator[Stretch] = (Stretch(*each) for each in earlier)
-    return Mixture(counts, weights, seed, since=since, taken=taken, earlier=before)
+    made = Mixture(counts, weights, seed)
+    return made._with(Stretch(*each) for each in stretches) if stretches else made
+
+
+def _listed(stretch: Stretch) -> list[Any]:
+    """Its members as those of JSON."""
+    listed = [list(each) if isinstance(each, tuple) else each for each in stretch]
+    return listed if stretch.since else listed[:3]
+
+
+def _slot_like(weights: tuple[int, ...], behind: tuple[int, ...]) -> int:
+    """The first slot before which sources of these weights are `behind`, as nearly as there is."""
+    total, (sources, _) = sum(weights), _deal(weights)
+    slots = np.arange(total, dtype=np.int64)
+    apart = np.zeros(total, np.int64)
+    for number in itertools.compress(range(len(weights)), weights):  # All slots suit the others.
+        late, weight, is_own = behind[number], weights[number], sources == number
+        taken = np.cumsum(is_own) - is_own
+        there = _UNIT * (slots * weight - taken * total) // total
+        # Not the distance itself: sources that no slot can bring nearer would weigh as much as it.
+        apart += (late - there) ** 2
+    return int(apart.argmin())
+
+
+@lru_cache(maxsize=16)
+def _dealt(weights: tuple[int, ...], position: int) -> tuple[int, ...]:
+    """How many records of each source are before a position, dealt by these weights from 0 on."""
+    rounds, slot = divmod(position, sum(weights))
+    more = np.bincount(_deal(weights)[0][:slot], minlength=len(weights)).tolist()
+    return tuple(rounds * weight + dealt for weight, dealt in zip(weights, more, strict=True))
 
 
 @lru_cache(maxsize=16)
 def _deal(weights: tuple[int, ...]) -> tuple[Indices, Indices]:
-    """Slot by slot, the source that is furthest behind its share; and how many each had before."""
+    """Slot by slot, the source that is furthest behind its share; and how many it had before."""
     shares = np.array(weights, np.int64)
     credit = np.zeros(len(weights), np.int64)
-    sources = np.empty(sum(weights), np.int64)
+    sources, before = np.empty((2, sum(weights)), np.int64)
+    taken = [0] * len(weights)
     for slot in range(sources.size):
         credit += shares
         sources[slot] = chosen = int(credit.argmax())
         credit[chosen] -= sources.size
-    taken = np.zeros((sources.size + 1, len(weights)), np.int64)
-    np.cumsum(sources[:, None] == np.arange(len(weights)), axis=0, out=taken[1:])
-    return sources, taken
+        before[slot] = taken[chosen]
+        taken[chosen] += 1
+    return sources, before

@@ -115,27 +115,46 @@ def _matched(edges: list[npt.NDArray[np.int64]]) -> list[npt.NDArray[np.int64]]:
 
 
 def _fill(tables: dict[str, Seconds], row: int, rank: Rank, edges: npt.NDArray[np.int64]) -> None:
-    own = {kind: rank.own(kind) for kind in (WAIT, BACKWARD, OPTIMIZER, SAVE, LOAD)}
-    collectives = rank.of(COLLECTIVE)
+    own = {kind: _Within(rank.own(kind)) for kind in (WAIT, BACKWARD, OPTIMIZER, SAVE, LOAD)}
+    collectives = _Within(rank.of(COLLECTIVE))
     for step in range(len(edges) - 1):
         begin, end = int(edges[step]), int(edges[step + 1])
-        spans = {kind: _within(events, begin, end) for kind, events in own.items()}
-        exchanges = _within(collectives, begin, end)
-        tables["data"][row, step] = _sum(spans[WAIT])
-        tables["optimizer"][row, step] = _sum(spans[OPTIMIZER])
-        checkpoint = _union(spans[SAVE] + spans[LOAD])
-        tables["checkpoint"][row, step] = _sum(checkpoint)
-        backward = _union(spans[BACKWARD])
-        exposed = _exposed(backward, exchanges)
-        tables["backward"][row, step] = _sum(backward) - exposed
-        busy = _union(spans[WAIT] + spans[OPTIMIZER] + backward + checkpoint)
-        idle = _gaps(busy, begin, end)
-        blocked = _overlap(idle, _union([e for e in exchanges if not _is_in(e[0], backward)]))
-        tables["communication"][row, step] = exposed + blocked
-        forward = _overlap(idle, _forwards(spans[WAIT], backward, begin))
-        forward -= min(blocked, forward)
-        tables["forward"][row, step] = forward
-        tables["other"][row, step] = _sum(idle) - forward - blocked
+        spans = {kind: _union(events.spans(begin, end)) for kind, events in own.items()}
+        exchanges = collectives.spans(begin, end)
+        for phase, seconds in _phases(spans, exchanges, begin, end).items():
+            tables[phase][row, step] = seconds
+
+
+def _phases(spans: dict[int, Spans], exchanges: Spans, begin: int, end: int) -> dict[str, float]:
+    """The seconds of each phase of one step, which together are the step."""
+    waits, backward = spans[WAIT], spans[BACKWARD]
+    checkpoint = _union(spans[SAVE] + spans[LOAD])
+    computing = _union(waits + backward + checkpoint)
+    optimizer = _without(_behind_closures(spans[OPTIMIZER], backward), computing)
+    exposed = _exposed(backward, exchanges)
+    busy = _union(computing + optimizer)
+    blocking = _union([e for e in exchanges if not _is_in(e[0], backward)])
+    idle = _gaps(busy, begin, end)
+    left = _without(idle, blocking)
+    forward = _overlap(left, _forwards(waits, backward, begin))
+    return {
+        "data": _sum(waits),
+        "forward": forward,
+        "backward": _sum(backward) - exposed,
+        "optimizer": _sum(optimizer),
+        "communication": exposed + _overlap(idle, blocking),
+        "checkpoint": _sum(checkpoint),
+        "other": _sum(left) - forward,
+    }
+
+
+def _behind_closures(optimizers: Spans, backward: Spans) -> Spans:
+    """Steps of optimizers without the closures that they call, which run forward and backward."""
+    found = []
+    for begin, end in optimizers:
+        closures = [e for b, e in backward if begin <= b < end]
+        found.append((max([begin, *closures]), end))
+    return [(b, e) for b, e in found if e > b]
 
 
 def _forwards(waits: Spans, backward: Spans, begin: int) -> Spans:
@@ -153,14 +172,23 @@ def _forwards(waits: Spans, backward: Spans, begin: int) -> Spans:
     return found
 
 
-def _within(events: Events, begin: int, end: int) -> Spans:
-    """The time of events that begin in [begin, end), cut there."""
-    low, high = np.searchsorted(events["begin_ns"], (begin, end))
-    # One that began before may reach into it.
-    low = max(int(low) - 1, 0)
-    found = zip(events["begin_ns"][low:high], events["end_ns"][low:high], strict=True)
-    cut = [(max(int(b), begin), min(int(e), end)) for b, e in found]
-    return [(b, e) for b, e in cut if e > b]
+class _Within:
+    """Events of one kind, to be asked which of them are in a step."""
+
+    def __init__(self, events: Events) -> None:
+        """`events` are sorted by their begin."""
+        self._events = events
+        # How far those up to each one reach: long ones reach past others that began later.
+        self._reach = np.maximum.accumulate(events["end_ns"])
+
+    def spans(self, begin: int, end: int) -> Spans:
+        """The time of those that overlap [begin, end), cut there."""
+        low = int(np.searchsorted(self._reach, begin, side="right"))
+        high = int(np.searchsorted(self._events["begin_ns"], end))
+        found = self._events[low:high]
+        times = zip(found["begin_ns"].tolist(), found["end_ns"].tolist(), strict=True)
+        cut = [(max(b, begin), min(e, end)) for b, e in times]
+        return [(b, e) for b, e in cut if e > b]
 
 
 def _union(spans: Spans) -> Spans:
@@ -180,6 +208,15 @@ def _sum(spans: Spans) -> float:
 def _gaps(spans: Spans, begin: int, end: int) -> Spans:
     edges = [begin, *(edge for span in spans for edge in span), end]
     return [(b, e) for b, e in zip(edges[::2], edges[1::2], strict=True) if e > b]
+
+
+def _without(spans: Spans, others: Spans) -> Spans:
+    """The time in none of the others; both are unions."""
+    return [gap for begin, end in spans for gap in _gaps(_cut(others, begin, end), begin, end)]
+
+
+def _cut(spans: Spans, begin: int, end: int) -> Spans:
+    return [(max(b, begin), min(e, end)) for b, e in spans if b < end and begin < e]
 
 
 def _overlap(one: Spans, other: Spans) -> float:

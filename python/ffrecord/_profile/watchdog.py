@@ -4,6 +4,7 @@ Progress is an event in the profile: a batch, a read, a phase of a step, a colle
 watchdog only reports; it ends nothing.
 """
 
+import dataclasses
 import faulthandler
 import os
 import shutil
@@ -70,7 +71,7 @@ class Watchdog:
         return coarse, fine
 
     def _report(self, silent_s: float) -> str:
-        own = read(self._path)
+        own = _of_the_living(read(self._path))
         try:
             all_ranks = read_run(Path(self._path).parent)
         except (OSError, ValueError, CorruptionError):
@@ -110,6 +111,15 @@ def stuck(own: Process, others: Sequence[Process], silent_s: float, now_ns: int)
         for each in peers[:_RANKS_MAX]
     ]
     return "\n".join(lines)
+
+
+def _of_the_living(process: Process) -> Process:
+    """A profile of this machine without what threads had begun that are no more.
+
+    A worker that was killed leaves what it was in.
+    """
+    lives = [os.path.exists(f"/proc/{thread}") for thread in process.unfinished["thread"].tolist()]
+    return dataclasses.replace(process, unfinished=process.unfinished[np.asarray(lives, bool)])
 
 
 def _is_in(process: Process, kind: int) -> bool:

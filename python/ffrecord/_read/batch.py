@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
+from ffrecord._read.widening import widened
 from ffrecord._tables.arrow_schema import NULLS
 from ffrecord._tables.formats import Format, checked, converter, nested_converter
 from ffrecord._tables.logical import LogicalSchema
@@ -208,10 +209,17 @@ class Batch(Sequence[Sample]):
         return self.under(self.logical.raw)
 
     def under(self, logical: LogicalSchema) -> "Batch":
-        """The same records as those of a sequence with this schema, of the same stored columns."""
+        """The same records as those of a sequence with this schema.
+
+        It has the same stored columns, or more, that say which values are there.
+        """
         if logical is self.logical:
             return self
         made = self.relabelled(self.indices)
+        if logical.stored != self.logical.stored:
+            known = frozenset(column.name for column in self.logical.stored)
+            made._inner = widened(logical.stored, known, self._span, self._inner.status)
+            made._schema = _ffrecord.Schema([column[:3] for column in logical.stored])
         made.logical = logical
         if self.columns == self.logical.names:
             made.columns = logical.names

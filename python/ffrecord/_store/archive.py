@@ -11,6 +11,7 @@ import ffrecord.checkpoint as ckpt
 from ffrecord._base.addresses import REPLICATED, SCHEME, Target
 from ffrecord._base.background_copies import Copying
 from ffrecord._base.destination import destination_path
+from ffrecord._base.folders import sync_folder
 from ffrecord._read.locations import Where, expand, normalise
 from ffrecord._read.reader import open as open_records
 from ffrecord.checkpoint._steps import newest_on_line
@@ -216,7 +217,7 @@ def is_listed(name: object, facts: object) -> bool:
 
 
 def sync(path: pathlib.Path) -> None:
-    """Sync a file or a folder to the disk."""
+    """Sync a file to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -314,7 +315,7 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
         made.replace(path)
     finally:
         made.unlink(missing_ok=True)
-    sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _is_list(where: str, step: int, listed: dict[str, dict[str, Any]], timeout_s: float) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ffrecord._base.addresses import EVICTED, REPLICATED, Target
+from ffrecord._base.folders import sync_folder
 from ffrecord._store import archive
 from ffrecord.errors import CorruptionError
 
@@ -182,4 +183,4 @@ def _write(place: pathlib.Path, away: dict[str, Any]) -> None:
         made.replace(path)
     finally:
         made.unlink(missing_ok=True)
-    archive.sync(place)
+    sync_folder(place)

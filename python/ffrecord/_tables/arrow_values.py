@@ -16,7 +16,15 @@ import numpy as np
 from ffrecord._tables.arrow_types import BF16_STORAGE, FIXED, is_bf16, is_list, plain_type
 from ffrecord._tables.formats import pyarrow
 from ffrecord._tables.schema import DTYPES
-from ffrecord._tables.values import array_of, as_buffer, as_bytes, bf16_numbers, exact, text
+from ffrecord._tables.values import (
+    array_of,
+    as_buffer,
+    as_bytes,
+    bf16_numbers,
+    exact,
+    text,
+    unmasked,
+)
 
 # Values, and the name of what they are of; makes an array of storage, without extensions.
 Maker = Callable[[Any, str], Any]
@@ -294,6 +302,8 @@ def _tensors(wanted: Any, marked: bool) -> Maker:  # noqa: ANN401
 def _items(value: Any, where: str) -> Any:  # noqa: ANN401
     """The items of one list; None for null."""
     value = _known(value, where)
+    if isinstance(value, np.ma.MaskedArray) and value.ndim:
+        value = unmasked(value)
     if value is None or isinstance(value, list | tuple):
         return value
     if isinstance(value, pyarrow().Array | pyarrow().ChunkedArray):

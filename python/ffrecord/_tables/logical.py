@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 from ffrecord._tables.arrow_schema import Facts, Types, check_together, joined_types
-from ffrecord._tables.nested import Layout, layout_of
+from ffrecord._tables.nested import Layout, joint, layout_of
 from ffrecord._tables.schema import Column, Kind
 from ffrecord.errors import CorruptionError
 
@@ -197,6 +197,29 @@ class LogicalSchema:
             first.is_raw,
             joined_types([part.types for part in parts], describe),
         )
+
+    @staticmethod
+    def of_any(parts: "Sequence[LogicalSchema]", describe: Callable[[int], str]) -> "LogicalSchema":
+        """As `of_all`, if some sequences have no room for the nulls of others.
+
+        Batches of those get it by `Batch.under`, which copies them.
+        """
+        if len({part.stored for part in parts}) == 1:
+            return LogicalSchema.of_all(parts, describe)
+        stored = joint(part.stored for part in parts)
+        return LogicalSchema.of_all([part._widened(stored) for part in parts], describe)
+
+    def _widened(self, stored: tuple[Column, ...]) -> "LogicalSchema":
+        """The same columns with room for nulls in all that are `stored`."""
+        layout = layout_of(self.stored)
+        kinds = () if layout is None else layout.nested.values()
+        holding = self.holding if any(map(_may_lack, kinds)) else frozenset[str]()
+        return replace(self, stored=stored, holding=holding)
+
+
+def _may_lack(kind: Kind) -> bool:
+    """Whether a value, or one in it, may be missing."""
+    return kind.nullable or any(_may_lack(each) for _, each in kind.fields)
 
 
 def _differ(first: LogicalSchema, other: LogicalSchema, one: str, two: str) -> str:

@@ -6,7 +6,7 @@ know, and a reader that knows nothing of this sees numbers and bytes.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import repeat
@@ -62,6 +62,37 @@ def stored(name: str, kind: Kind, in_list: bool = False) -> Iterator[Column]:
         if kind.is_text:
             yield Column(f"{name}:lengths", "bytes", ())
         yield Column(f"{name}:{kind.column(name).spelling}", "bytes", ())
+
+
+def joint(sequences: Iterable[tuple[Column, ...]]) -> tuple[Column, ...]:
+    """The columns that store records of all sequences: nullable where those of any of them are.
+
+    Raises:
+        ValueError: the sequences differ in more than that.
+    """
+    kinds: list[tuple[str, Kind]] | None = None
+    for columns in sequences:
+        layout = layout_of(columns)
+        own = {column.name: column.kind for column in columns}
+        nested: Mapping[str, Kind] = {} if layout is None else layout.nested
+        names = tuple(own) if layout is None else layout.names
+        each = [(name, nested.get(name) or own[name]) for name in names]
+        kinds = each if kinds is None else kinds
+        if [name for name, _ in kinds] != [name for name, _ in each]:
+            raise ValueError("the columns have other names")
+        pairs = zip(kinds, each, strict=True)
+        kinds = [(name, _either(one, other)) for (name, one), (_, other) in pairs]
+    return tuple(column for name, kind in kinds or () for column in stored(name, kind))
+
+
+def _either(one: Kind, other: Kind) -> Kind:
+    """The kind of values of both."""
+    names = [[name for name, _ in kind.fields] for kind in (one, other)]
+    if (one.type, one.shape, names[0]) != (other.type, other.shape, names[1]):
+        raise ValueError(f"{one.spelling} and {other.spelling} are stored otherwise")
+    pairs = zip(one.fields, other.fields, strict=True)
+    fields = tuple((name, _either(each, that)) for (name, each), (_, that) in pairs)
+    return replace(one, nullable=one.nullable or other.nullable, fields=fields)
 
 
 @lru_cache(maxsize=64)

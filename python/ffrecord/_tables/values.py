@@ -232,6 +232,37 @@ def key_of(key: Any) -> bytes:  # noqa: ANN401 - whatever a user gives
     return encoded
 
 
+# Values that may be masked, or have such values in them.
+_HOLDERS = (np.ma.MaskedArray, list, dict)
+
+
+def may_be_masked(value: Any) -> bool:  # noqa: ANN401 - anything
+    """Whether `unmasked` may change it."""
+    return isinstance(value, _HOLDERS)
+
+
+def unmasked(value: Any) -> Any:  # noqa: ANN401 - anything
+    """The value with None for what is masked in it, as readers give nulls in lists.
+
+    An item of numbers with a shape that is masked as a whole is one null.
+    """
+    if isinstance(value, dict):
+        return {name: unmasked(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [unmasked(each) for each in value] if any(map(may_be_masked, value)) else value
+    if not isinstance(value, np.ma.MaskedArray):
+        return value
+    mask = np.ma.getmaskarray(value)
+    if not mask.any():
+        return value.data
+    if value.ndim == 0:
+        return None
+    return [
+        None if gone.all() and gone.size else unmasked(each)
+        for each, gone in zip(value, mask, strict=True)
+    ]
+
+
 def array_of(value: Any, where: str, as_bits: bool = False) -> Array:  # noqa: ANN401 - anything
     """The value as an array of NumPy, of which nothing is lost.
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from ffrecord._base.folders import sync_folder
 from ffrecord.errors import ConflictError
 
 _MAKER = "made-by-ffrecord-pack"
@@ -39,7 +40,7 @@ def new_folder(path: Path, replace: bool) -> Iterator[Path]:
         parts = partial / _PARTS
         parts.mkdir()
         yield parts
-        sync(parts)
+        sync_folder(parts)
         publish_folder(parts, path, replace)
 
 
@@ -180,7 +181,7 @@ def publish_folder(parts: Path, path: Path, replace: bool) -> None:
         ConflictError: `path` is there, and may not be replaced.
     """
     _publish(parts, path, replace)
-    sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _publish(parts: Path, path: Path, replace: bool) -> None:
@@ -234,14 +235,5 @@ def sync_contents(folder: Path) -> None:
         if libc.syncfs(descriptor) != 0:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number), str(folder))
-    finally:
-        os.close(descriptor)
-
-
-def sync(folder: Path) -> None:
-    """Sync a folder's names to the disk."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,6 +31,8 @@ from ffrecord._write.file_rows import FileRanges, FileRows
 if TYPE_CHECKING:
     import pyarrow as pa
 
+# The end of the name of a stored column that says where another one has values.
+_VALID = ":valid"
 # Copied without being asked: 512 bytes of each record at most, at 8 bytes each.
 _COPIED_SCALARS_MAX = 64
 
@@ -120,13 +121,7 @@ class Writer(Closing):
             self._encoder = schema
         self._metadata: dict[str, bytes] = dict(metadata or {})
         self._holding: frozenset[str] | None = frozenset()
-        if append:
-            metadata = self._continue(schema, metadata)
-        elif self._encoder is not None:
-            metadata = {**self._metadata, **self._encoder.metadata, **nulls_in(())}
-            self._metadata = metadata
-        types = schema if self._encoder is None else self._encoder.schema
-        own_schema = parse(types)
+        self._marks: tuple[tuple[int, str], ...] = ()
         self._summary: WriteSummary | None = None
         if append:
             if replace or align != 1:
@@ -139,16 +134,16 @@ class Writer(Closing):
                 level=level,
                 metadata=None if metadata is None else dict(metadata),
             )
-            self._columns = columns_of(self._inner.schema)
-            if schema is not None and columns_of(own_schema) != self._columns:
-                self._inner.discard()
-                raise ValueError(f"append to {self.path}: the schema differs; leave it out")
             try:
-                self._key_column = self._key_column_of_append(key)
-            except ValueError:
+                self._continue(schema, metadata, key)
+            except BaseException:
                 self._inner.discard()
                 raise
             return
+        if self._encoder is not None:
+            metadata = {**self._metadata, **self._encoder.metadata, **nulls_in(())}
+            self._metadata = metadata
+        own_schema = parse(schema if self._encoder is None else self._encoder.schema)
         self._columns = columns_of(own_schema)
         self._key_column = _key_column(self._columns, key)
         train = dictionary if isinstance(dictionary, int) else 0
@@ -169,15 +164,18 @@ class Writer(Closing):
         )
 
     def _continue(
-        self, schema: object, metadata: Mapping[str, bytes] | None
-    ) -> dict[str, bytes] | None:
-        """Learn what the file tells of its tables; return the metadata for it, None to keep them.
+        self,
+        schema: "Mapping[str, str] | pa.Schema | None",
+        metadata: Mapping[str, bytes] | None,
+        key: str | Literal[True] | None,
+    ) -> None:
+        """Learn what the file tells of its columns; a later append begins after this one has ended.
 
         A file that was begun with a table goes on with rows of it, also if no schema is given.
         """
-        with warnings.catch_warnings(), Reader(self.path) as reader:
-            warnings.simplefilter("ignore")  # Of an append that was cut off, which is cut off now.
-            columns, found = reader.logical.stored, reader.metadata()
+        with Reader(self.path) as reader:
+            found = reader.metadata()
+        self._columns = columns_of(self._inner.schema)
         told = {name: value for name, value in found.items() if name in (KEY, NULLS)}
         if self._encoder is not None or (schema is None and KEY in told):
             known = schema_of((told[KEY],)) if KEY in told else None
@@ -186,14 +184,18 @@ class Writer(Closing):
                 raise ValueError(
                     f"append to {self.path}: it was not written from a table of these types"
                 )
-            self._encoder = Encoder(wanted, columns=columns)
+            self._encoder = Encoder(wanted, columns=self._columns)
+        elif schema is not None and columns_of(parse(schema)) != self._columns:
+            raise ValueError(f"append to {self.path}: the schema differs; leave it out")
         self._holding = facts_of(told).holding
-        if metadata is None:
-            self._metadata = found
-            return None
-        # A user cannot leave out the metadata of tables.
-        self._metadata = {**metadata, **told}
-        return self._metadata
+        if self._encoder is None and self._holding is not None:
+            self._marks = tuple(_marks(self._columns))
+        self._metadata = found
+        if metadata is not None:
+            self._metadata = {**metadata, **told}
+            if told:  # A user cannot leave out the metadata of tables.
+                self._inner.set_metadata(self._metadata)
+        self._key_column = self._key_column_of_append(key)
 
     def _note_nulls(self, holding: set[str]) -> None:
         """Tell readers of nulls before the first record that has one can be committed."""
@@ -210,7 +212,7 @@ class Writer(Closing):
         return [
             each
             for name in names
-            for each in (f"{name}:valid", name)
+            for each in (f"{name}{_VALID}", name)
             if each in stored or each == name
         ]
 
@@ -241,6 +243,9 @@ class Writer(Closing):
         with self._lock:
             if self._encoder is not None:
                 self._note_nulls(self._encoder.holding)
+            elif fields is not None and self._marks:
+                lacking = (name for at, name in self._marks if b"\0" in as_bytes(fields[at]))
+                self._note_nulls(set(lacking))
             if fields is None:
                 self._inner.write(record, own_key)
             else:
@@ -443,7 +448,7 @@ class Writer(Closing):
         """The stored column that says where the key column has values, if it may have nulls."""
         if self._key_column is None:
             return None
-        wanted = f"{self._columns[self._key_column].name}:valid"
+        wanted = f"{self._columns[self._key_column].name}{_VALID}"
         names = [column.name for column in self._columns]
         return names.index(wanted) if wanted in names else None
 
@@ -463,6 +468,13 @@ def _key_column(columns: tuple[Column, ...], key: str | Literal[True] | None) ->
         if column.name == key and column.dtype is None:
             return number
     raise ValueError(f"key is '{key}'; it must be a column of utf8 or bytes, or True")
+
+
+def _marks(columns: tuple[Column, ...]) -> Iterator[tuple[int, str]]:
+    """The stored columns that say where there are values, and of which column, by number."""
+    for number, column in enumerate(columns):
+        if column.name.endswith(_VALID):
+            yield number, column.name.removesuffix(_VALID)
 
 
 def _scalars(columns: tuple[Column, ...]) -> list[str]:

@@ -144,10 +144,11 @@ def save(
             `OnRanks` is always shared among them; "split" compares it too.
         direct: bypass the page cache if the file system allows it.
         incremental: write only what has changed since the newest checkpoint of the target, and
-            share the files of the rest with it. Costs one more hash of every byte, and one read of
+            share the rest with it: files in a folder, extents at a daemon and in a cluster, copies
+            that the store makes in a bucket. Costs one more hash of every byte, and one read of
             each shared file that this process has not verified since it was written; a damaged file
-            is written anew. Every checkpoint stays complete on its own; at a daemon or store
-            everything is written.
+            is written anew. Every checkpoint stays complete on its own. At several places
+            (`buddies:`) everything is written.
         overwrite: replace a checkpoint of that step, also if it is whole. It stays until the new
             one is durable.
         on_unchanged: what to do if tensors that train (parameters of a module in the state with

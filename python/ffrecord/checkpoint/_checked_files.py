@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from ffrecord import _ffrecord
+from ffrecord._base.folders import sync_folder
 from ffrecord.errors import CorruptionError
 
 Path = pathlib.Path
@@ -50,25 +51,6 @@ def refuse_hidden(path: Path) -> None:
 def beside(path: Path, kind: str) -> Path:
     """The hidden name of that kind."""
     return path.with_name(f".{path.name}.{kind}")
-
-
-def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable, as far as the system allows.
-
-    A folder that cannot be listed cannot be opened, and some network mounts sync names themselves
-    and refuse fsync.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except PermissionError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def occupied(source: Path, destination: Path, number: int) -> FileExistsError:

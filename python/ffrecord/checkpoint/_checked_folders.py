@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from ffrecord._base.folders import sync_folder
 from ffrecord.checkpoint._checked_files import (
     BLOCK_BYTES,
     CheckedReader,
@@ -16,7 +17,6 @@ from ffrecord.checkpoint._checked_files import (
     occupied,
     refuse_hidden,
     settle,
-    sync_folder,
 )
 from ffrecord.errors import CorruptionError
 

@@ -17,13 +17,13 @@ import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
+from ffrecord._base.folders import sync_folder
 from ffrecord.checkpoint._safetensors_file import (
     METADATA,
     NAMES,
     check_folder,
     entry_of,
     front_of,
-    sync_folder,
     write_file,
 )
 from ffrecord.checkpoint._saving import Commit

@@ -220,12 +220,3 @@ def check_folder(folder: str) -> None:
         raise FileNotFoundError(errno.ENOENT, "there is no such folder; make it first", folder)
     if not os.access(folder, os.W_OK | os.X_OK):
         raise PermissionError(errno.EACCES, "the folder may not be written to", folder)
-
-
-def sync_folder(folder: str) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

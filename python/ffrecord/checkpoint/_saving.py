@@ -133,7 +133,7 @@ def flatten(
     alarmed = set[str]()
     if order.on_unchanged != "off":  # A parameter may be stored under another name.
         alarmed = {ties.get(key, key) for key in flattener.training}
-    training = sorted({leaf.key for leaf in shares if leaf.key in alarmed})
+    training = sorted({leaf.key for leaf in shares if leaf.key in alarmed}) if alarmed else []
     said = Said(order, encode_around(tree if rank == 0 else None), own, agreement, training)
     return Flat(said, shares)
 

@@ -64,3 +64,11 @@ def op_of(opts: Any) -> ReduceOp:  # noqa: ANN401  # Options, an operation, or n
     # As options hold it, it has no name of its own.
     name = getattr(getattr(asked, "op", asked), "name", asked)
     raise NotImplementedError(f"{name} is not supported: {', '.join(_OPS.values())} are")
+
+
+def root_of(opts: Any, size: int) -> int:  # noqa: ANN401  # Options, or a rank.
+    """The rank that options name, of a group of so many."""
+    root = int(opts if isinstance(opts, int) else opts.rootRank)
+    if not 0 <= root < size:
+        raise ValueError(f"there is no rank {root} among {size}")
+    return root

@@ -1,11 +1,11 @@
-"""Tensors as arrays that an engine can reduce and move."""
+"""Tensors as arrays that an engine can reduce and move, and how it is started on them."""
 
 from collections.abc import Callable
 
 import torch
 
 from ffrecord.distributed._group import ReduceOp, as_bytes, check_op, check_place
-from ffrecord.distributed._pump import REDUCED
+from ffrecord.distributed._pump import REDUCED, Start
 
 # Integers that a wider type holds: what is too large for them wraps when it is brought back.
 _WIDER = {
@@ -81,3 +81,13 @@ def _names() -> list[str]:
 
 def _nothing() -> None:
     pass
+
+
+def all_reduce(op: ReduceOp) -> Start:
+    """Reduces an array over all ranks, in place."""
+    return lambda engine, *array: engine.all_reduce(*array, op)
+
+
+def reduce_scatter(op: ReduceOp) -> Start:
+    """Reduces an array over all ranks; each has its own part of the result, in place."""
+    return lambda engine, *array: engine.reduce_scatter(*array, op)

@@ -85,7 +85,7 @@ class Pump:
         Args:
             engine: of a group, which has been connected.
             is_recorded: in profiles, as collectives of all ranks.
-            told: an error of the engine as the caller is to see it.
+            told: an error of the engine as the caller is to see it, from a call or from a future.
         """
         self.engine = engine
         self._told = told
@@ -136,7 +136,7 @@ class Pump:
         now = clock.now_ns()
         # The lock, for a thread may see the end before we have noted the beginning.
         with self._lock:
-            token = start(self.engine, buffer.data_ptr(), buffer.numel(), _NAMES[buffer.dtype])
+            token = self._start(start, buffer)
             self._submitted += 1
             span = None
             if self._name is not None:
@@ -170,6 +170,12 @@ class Pump:
         for thread in self.threads:
             if thread is not threading.current_thread():  # A callback may call this.
                 clock.join(thread, _JOIN_S)
+
+    def _start(self, start: Start, buffer: torch.Tensor) -> int:
+        try:
+            return start(self.engine, buffer.data_ptr(), buffer.numel(), _NAMES[buffer.dtype])
+        except Exception as error:
+            raise self._told(error) from None
 
     def _add_thread(self) -> None:
         """Requires the lock."""

@@ -94,6 +94,46 @@ class Started(Work):
         return found
 
 
+class Coalesced(threading.local):
+    """The operations of a thread that end together.
+
+    An error within torch's coalescing manager leaves them open: torch does not say that it is over.
+    Those that have succeeded tell nothing at the end, and would keep their tensors until then, so
+    they are dropped as others come.
+    """
+
+    _futures: list[torch.futures.Future[Any]] | None = None
+    _held_max = 0
+
+    def begin(self) -> None:
+        """Operations end together from now on."""
+        self._futures, self._held_max = [], 1
+
+    def add(self, future: torch.futures.Future[Any]) -> None:
+        """Take an operation that has begun, if they end together."""
+        if self._futures is None:
+            return
+        if len(self._futures) >= self._held_max:  # Twice as many each time: few looks at each.
+            self._futures = [each for each in self._futures if not _has_succeeded(each)]
+            self._held_max = max(1, 2 * len(self._futures))
+        self._futures.append(future)
+
+    def end(self) -> torch.futures.Future[Any]:
+        """Ends when all since `begin` have."""
+        futures, self._futures = self._futures or [], None
+        return ended(futures, [], None)
+
+
+def _has_succeeded(future: torch.futures.Future[Any]) -> bool:
+    if not future.done():
+        return False
+    try:
+        future.value()
+    except Exception:
+        return False
+    return True
+
+
 def ended(
     futures: Sequence[torch.futures.Future[Any]],
     tensors: list[torch.Tensor],

@@ -9,7 +9,6 @@ torch.distributed.init_process_group("ffrecord")
 
 import functools
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -18,14 +17,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ffrecord.distributed._arguments import listed, op_of, read, read_lists
-from ffrecord.distributed._engine_arrays import contiguous_bytes, dense, in_place, reducible
+from ffrecord.distributed._arguments import listed, op_of, read, read_lists, root_of
+from ffrecord.distributed._engine_arrays import (
+    all_reduce,
+    contiguous_bytes,
+    dense,
+    in_place,
+    reduce_scatter,
+    reducible,
+)
 from ffrecord.distributed._group import ReduceOp, address_among, as_bytes, machine_identity
 from ffrecord.distributed._lines import Lines
 from ffrecord.distributed._meeting import MonitoredBarrier, meet_at
 from ffrecord.distributed._pump import Pump, Start
 from ffrecord.distributed._sparse import SparseSum
-from ffrecord.distributed._works import Started, ended, is_in_hook, profiled
+from ffrecord.distributed._works import Coalesced, Started, ended, is_in_hook, profiled
 
 __all__ = ["ProcessGroup"]
 
@@ -129,7 +135,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._lines = Lines(store, settings)
         self._timeout = timeout
         self._monitored = MonitoredBarrier(store, rank, size)
-        self._coalesced = threading.local()
+        self._coalesced = Coalesced()
         # When it is destroyed or collected, or at exit: a thread must not outlive the interpreter.
         self._stop = weakref.finalize(self, _stop, self._pump, self._lines)
 
@@ -168,7 +174,7 @@ class ProcessGroup(dist.ProcessGroup):
         if any(tensor.is_sparse for tensor in tensors):
             return self._sum_sparse(tensors, op)
         arrays = [reducible(tensor, op) for tensor in tensors]
-        starts = [(array, _all_reduce(op)) for array, _ in arrays]
+        starts = [(array, all_reduce(op)) for array, _ in arrays]
         return starts, tensors, lambda: [back() for _, back in arrays]
 
     @_operation("all_reduce_coalesced")
@@ -180,10 +186,10 @@ class ProcessGroup(dist.ProcessGroup):
     def reduce(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
         """Reduce to one rank; the tensors of the others are left alone."""
         tensors, opts, op, _ = read(args, kwargs, "tensors tensor", "opts root", "op", "timeout")
-        tensors, root, op = listed(tensors), self._root(opts), op_of(op or opts)
+        tensors, root, op = listed(tensors), root_of(opts, self._size), op_of(op or opts)
         sums = [dense(tensor).clone() for tensor in tensors]
         arrays = [reducible(each, op) for each in sums]
-        starts = [(array, _all_reduce(op)) for array, _ in arrays]
+        starts = [(array, all_reduce(op)) for array, _ in arrays]
 
         def finish() -> None:
             for (_, back), tensor, each in zip(arrays, tensors, sums, strict=True):
@@ -246,7 +252,7 @@ class ProcessGroup(dist.ProcessGroup):
             size = whole.numel() // self._size
             own = whole.clone(memory_format=torch.contiguous_format)
             array, back = reducible(own, op)
-            starts.append((array, _reduce_scatter(op)))
+            starts.append((array, reduce_scatter(op)))
             backs.append((output.detach(), own.view(self._size, size)[self._rank], back))
 
         def finish() -> None:
@@ -263,7 +269,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Broadcast from one rank, any dtype."""
         tensors, opts, _ = read(args, kwargs, "tensors tensor", "opts root", "timeout")
         tensors = listed(tensors)
-        return self._broadcast(tensors, self._root(opts))
+        return self._broadcast(tensors, root_of(opts, self._size))
 
     @_operation("all_gather")
     def all_gather_single(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
@@ -301,11 +307,11 @@ class ProcessGroup(dist.ProcessGroup):
         names = "output_tensors", "input_tensors input_tensor", "opts root", "timeout"
         outputs, inputs, opts = read_lists(args, kwargs, names)
         (part,) = inputs
-        places = outputs[0] if self._rank == self._root(opts) else []
+        places = outputs[0] if self._rank == root_of(opts, self._size) else []
         whole = part.new_empty(self._size, *part.shape)
         start, back = self._all_gather(whole, part)
         brought = (part.dtype, tuple(part.shape))
-        wanted = [brought] * self._size if self._rank == self._root(opts) else []
+        wanted = [brought] * self._size if self._rank == root_of(opts, self._size) else []
         if (found := [(place.dtype, tuple(place.shape)) for place in places]) != wanted:
             self._pump.submit(start[0], 0, start[1])  # The others need not know.
             raise ValueError(f"the root has places for {found}, and each rank sends {brought}")
@@ -323,7 +329,7 @@ class ProcessGroup(dist.ProcessGroup):
         names = "output_tensors output_tensor", "input_tensors", "opts root", "timeout"
         outputs, inputs, opts = read_lists(args, kwargs, names)
         (output,) = outputs
-        root, refusal = self._root(opts), None
+        root, refusal = root_of(opts, self._size), None
         # The last byte says whether the root had something to scatter.
         size_bytes = output.numel() * output.element_size()
         sent = torch.zeros(self._size * size_bytes + 1, dtype=torch.uint8)
@@ -425,7 +431,7 @@ class ProcessGroup(dist.ProcessGroup):
             if not 0 <= rank < self._size or rank == self._rank:
                 raise ValueError(f"rank {self._rank} of {self._size} has no line to rank {rank}")
             # Nothing is passed to the engine of the group.
-            plan: Plan = [(array, _all_reduce("sum"))], tensors, back
+            plan: Plan = [(array, all_reduce("sum"))], tensors, back
             return self._start(
                 plan, ends, lambda array, _, future: pass_on(array, rank, tag or 0, future)
             )
@@ -446,7 +452,7 @@ class ProcessGroup(dist.ProcessGroup):
         """Ends when all ranks have reached it."""
         read(args, kwargs, "opts timeout")
         one = torch.zeros(1, dtype=torch.int32)
-        return [(one, _all_reduce("sum"))], [one], None
+        return [(one, all_reduce("sum"))], [one], None
 
     def monitored_barrier(
         self, timeout: timedelta | None = None, wait_all_ranks: bool = False
@@ -467,13 +473,12 @@ class ProcessGroup(dist.ProcessGroup):
     def _start_coalescing(self, device: torch.device) -> None:
         """Operations of this thread end together from now on."""
         del device
-        self._coalesced.futures = []
+        self._coalesced.begin()
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         """The end of all since `_start_coalescing`."""
         del device
-        futures, self._coalesced.futures = self._coalesced.futures, None
-        return Started(ended(futures, [], None))
+        return Started(self._coalesced.end())
 
     def _start(
         self,
@@ -488,8 +493,7 @@ class ProcessGroup(dist.ProcessGroup):
             future = ends._call_end_callbacks_on_future(future)
         for (array, start), each in zip(arrays, futures, strict=True):
             submit(array, start, each)
-        if (coalesced := getattr(self._coalesced, "futures", None)) is not None:
-            coalesced.append(future)
+        self._coalesced.add(future)
         return Started(future)
 
     def _pump_one(self, array: torch.Tensor, start: Start, future: Future) -> None:
@@ -579,20 +583,6 @@ class ProcessGroup(dist.ProcessGroup):
     def _check_parts(self, parts: Sequence[Any]) -> None:
         if len(parts) != self._size:
             raise ValueError(f"{len(parts)} tensors for {self._size} ranks")
-
-    def _root(self, opts: Any) -> int:  # noqa: ANN401
-        root = int(opts if isinstance(opts, int) else opts.rootRank)
-        if not 0 <= root < self._size:
-            raise ValueError(f"there is no rank {root} among {self._size}")
-        return root
-
-
-def _all_reduce(op: ReduceOp) -> Start:
-    return lambda engine, *array: engine.all_reduce(*array, op)
-
-
-def _reduce_scatter(op: ReduceOp) -> Start:
-    return lambda engine, *array: engine.reduce_scatter(*array, op)
 
 
 def _create(opts: Any, options: dict[str, Any] | None) -> ProcessGroup:  # noqa: ANN401

@@ -22,6 +22,11 @@ _FLOAT = r"^-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?$"
 # With a zero at the end that is not the only digit behind the point.
 _PADDED = r"\.[0-9]+0$"
 _BOOL = r"^(true|false)$"
+# A float keeps 15 digits, whichever they are. So longer texts may be others when they are written
+# again, but for those of 0.x, which have not more digits than that.
+_KEPT_CHARS = len("123456789012.345")
+_BELOW_ONE = r"^-?0"
+_ZEROS_AT_END = r"\.?0*$"
 
 
 def is_csv(path: str) -> bool:
@@ -204,6 +209,8 @@ class _Fitting:
             matched = pc.match_substring_regex(array, _FITTING[name])
             if not pc.all(matched).as_py():  # Nulls do not count.
                 self._left.discard(name)
+        if "float" in self._left and not _are_kept(array):
+            self._left.discard("float")
         if "float" in self._left:
             point = pc.find_substring(array, ".")
             behind = pc.subtract(pc.subtract(pc.binary_length(array), point), 1)
@@ -221,3 +228,15 @@ class _Fitting:
         kinds = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
         found = [] if "null" in left else [kind for name, kind in kinds.items() if name in left]
         return found[0] if found else pa.string()
+
+
+def _are_kept(array: Any) -> bool:  # noqa: ANN401 - pyarrow has no types
+    """Whether a float keeps all digits of each of these numbers."""
+    import pyarrow.compute as pc
+
+    long = array.filter(pc.greater(pc.binary_length(array), _KEPT_CHARS))
+    long = long.filter(pc.invert(pc.match_substring_regex(long, _BELOW_ONE)))
+    digits = pc.replace_substring_regex(long, _ZEROS_AT_END, "")
+    # Python writes large ones without an exponent, and is slower.
+    others = digits.filter(pc.not_equal(digits, long.cast("float64").cast("string")))
+    return all(repr(float(each)).removesuffix(".0") == each for each in others.to_pylist())

@@ -5,6 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from dataclasses import replace as replace_of
 from pathlib import Path
@@ -38,6 +39,7 @@ from ffrecord.pack._shuffling import (
 from ffrecord.pack._source import CLASSES, Facts, Progressed, Source
 from ffrecord.pack._summary import PackSummary
 from ffrecord.pack._table import TableSource
+from ffrecord.pack._table_schema import kinds_of
 from ffrecord.pack._unit import Rules, UnitWriter
 from ffrecord.pack._work import Progress, Task, WriterOptions
 
@@ -58,7 +60,8 @@ def pack(
     *,
     map: Any = None,  # noqa: ANN401 - as such functions are called everywhere
     schema: Any = None,  # noqa: ANN401 - a mapping, or a schema of pyarrow
-    workers: int = 1,
+    workers: int | None = None,
+    ray: str | None = None,
     max_failures: int = 0,
     retry_failed: bool = False,
     restart: bool = False,
@@ -91,7 +94,12 @@ def pack(
             out, a dict, or an iterable of dicts.
         schema: the columns that `map` returns, or without `map` those of an iterable of rows; by
             default the attribute `schema` of `map`, else what the first rows have.
-        workers: processes to use; other than 1 for a folder that is packed from paths only.
+        workers: processes to use; other than 1 for a folder that is packed from paths only. By
+            default 1, or with `ray` one for each CPU of the cluster.
+        ray: the address of a Ray cluster, as `ray.init` takes it, such as "auto": the workers are
+            tasks of it, and this process waits for them. All its nodes see `destination`, and the
+            paths of the source, under the same names, and have the same ffrecord. A program that is
+            connected to a cluster uses that one.
         max_failures: how many samples may fail in `map`; they are listed in the summary.
         retry_failed: of an interrupted packing, do the parts again in which samples failed.
         restart: forget an interrupted packing instead of continuing it; with `replace`, also make a
@@ -117,42 +125,57 @@ def pack(
         TypeError: `source` has no schema, no samples, or yields something else than pairs.
         WorkerDiedError: several processes were killed by the same input.
         CorruptionError: the source is damaged.
-        OSError: the source cannot be read, or the destination cannot be written.
+        ImportError: Ray is not installed, and `ray` names a cluster.
+        OSError: the source cannot be read, or the destination cannot be written; or there is no
+            such cluster, or one of its nodes does not see the destination.
     """
     if part_size_bytes is not None:
-        _check_least(part_size_bytes, 1, "a part has at least one byte")
-    _check_least(max_failures, 0, "max_failures is at least 0")
+        check_least(part_size_bytes, 1, "a part has at least one byte")
+    check_least(max_failures, 0, "max_failures is at least 0")
+    if workers is not None:
+        check_least(workers, 1, "there is at least one worker")
     run = _Run(
         workers=workers,
+        on_ray=ray is not None,
         max_failures=max_failures,
         retry_failed=retry_failed,
         restart=restart,
         part_size_bytes=part_size_bytes,
     )
-    if shuffle is not None:
-        return _pack_shuffled(
+    with _cluster(ray):
+        if shuffle is not None:
+            return _pack_shuffled(
+                source,
+                destination,
+                check_seed(shuffle),
+                run,
+                _Stored(compress, dictionary_bytes, replace),
+                map=map,
+                schema=schema,
+                key=key,
+                progress=progress,
+            )
+        asked = Conversion(
             source,
             destination,
-            check_seed(shuffle),
-            run,
-            _Stored(compress, dictionary_bytes, replace),
             map=map,
             schema=schema,
+            are_several=run.are_several,
+            compress=compress,
+            dictionary_bytes=dictionary_bytes,
             key=key,
-            progress=progress,
+            restart=restart,
         )
-    asked = Conversion(
-        source,
-        destination,
-        map=map,
-        schema=schema,
-        workers=workers,
-        compress=compress,
-        dictionary_bytes=dictionary_bytes,
-        key=key,
-        restart=restart,
-    )
-    return run.pack(asked, replace=replace, progress=progress)
+        return run.pack(asked, replace=replace, progress=progress)
+
+
+def _cluster(address: str | None) -> AbstractContextManager[None]:
+    """The connection to a Ray cluster, if there is an address: before all that takes its time."""
+    if address is None:
+        return nullcontext()
+    from ffrecord.pack._ray_workers import connected  # Brings multiprocessing.
+
+    return connected(address)
 
 
 class _Stored(NamedTuple):
@@ -167,11 +190,17 @@ class _Stored(NamedTuple):
 class _Run:
     """How a packing is done; see `pack`."""
 
-    workers: int
+    workers: int | None
+    on_ray: bool
     max_failures: int
     retry_failed: bool
     restart: bool
     part_size_bytes: int | None
+
+    @property
+    def are_several(self) -> bool:
+        """Whether the workers are others than this process."""
+        return self.on_ray or (self.workers or 1) > 1
 
     def pack(
         self,
@@ -189,6 +218,7 @@ class _Run:
             self.task(asked, origin),
             asked.inputs,
             workers=self.workers,
+            on_ray=self.on_ray,
             replace=replace,
             retry_failed=self.retry_failed,
             restart=self.restart,
@@ -239,14 +269,14 @@ def _pack_shuffled(
 ) -> PackSummary:
     """Pack the samples as they come, and then their records in the order of a seed."""
     path, unshuffled = destination_path(destination), unshuffled_path(destination)
-    if run.workers > 1 and path.suffix == ".ffr":
+    if run.are_several and path.suffix == ".ffr":
         raise ValueError(_SEVERAL)
     first = Conversion(
         source,
         unshuffled,
         map=map,
         schema=schema,
-        workers=run.workers,
+        are_several=run.are_several,
         compress=False,
         dictionary_bytes=0,
         key=key,
@@ -268,7 +298,7 @@ def _pack_shuffled(
             destination,
             map=None,
             schema=None,
-            workers=run.workers,
+            are_several=run.are_several,
             compress=stored.compress,
             dictionary_bytes=stored.dictionary_bytes,
             key=None,
@@ -315,17 +345,19 @@ class Conversion:
         *,
         map: Any,  # noqa: ANN401
         schema: Any,  # noqa: ANN401
-        workers: int,
+        are_several: bool,
         compress: bool,
         dictionary_bytes: int,
         key: str | None,
         restart: bool = False,
     ) -> None:
-        """Open the source, and find the columns; see `pack` for errors."""
+        """Open the source, and find the columns; see `pack` for errors.
+
+        With `are_several` other processes are the workers, so it must be a folder from paths.
+        """
         least, most = DICTIONARY_BYTES
         if dictionary_bytes and not least <= dictionary_bytes <= most:
             raise ValueError(f"a dictionary has {least} to {most} bytes, not {dictionary_bytes}")
-        _check_least(workers, 1, "there is at least one worker")
         self.user_map = user_map = mapping_of(map)
         is_known = hasattr(source, "samples") or is_paths(source) or is_table(source)
         if schema is not None and user_map is None and is_known:
@@ -333,7 +365,7 @@ class Conversion:
         self.opened = opened = Facts(_opened(source, None if user_map else schema))
         self.path = destination_path(destination)
         self.inputs = None if self.path.suffix == ".ffr" else opened._inputs
-        if workers > 1 and self.inputs is None:
+        if are_several and self.inputs is None:
             raise ValueError(_SEVERAL)
         self._skipped: Counter[str] = Counter()
         self._read = opened if opened._inputs is None else opened._inputs
@@ -429,7 +461,8 @@ def is_table(source: Any) -> bool:  # noqa: ANN401
     return hasattr(source, "__arrow_c_stream__") and not hasattr(source, "samples")
 
 
-def _check_least(value: int, least: int, rule: str) -> None:
+def check_least(value: int, least: int, rule: str) -> None:
+    """Raise a ValueError, which gives the rule, for a value below."""
     if value < least:
         raise ValueError(f"{rule}, not {value}")
 
@@ -438,10 +471,12 @@ def _kept(key: Any, columns: Any) -> Any:  # noqa: ANN401 - see `Source.key`
     """The key of a source, if a function has kept its column."""
     if key is True:
         return key  # Not one of the columns: it stays with the record.
-    if not isinstance(key, str) or key not in (getattr(columns, "names", None) or columns):
+    if not isinstance(key, str):
         return None
-    kind = str(columns.field(key).type) if hasattr(columns, "names") else columns[key]
-    return key if kind in ("utf8", "bytes", "string", "binary") else None
+    if isinstance(columns, Mapping):
+        return key if columns.get(key) in ("utf8", "bytes") else None
+    kind = kinds_of(columns).get(key)
+    return key if kind is not None and kind.is_text else None
 
 
 def _plan(

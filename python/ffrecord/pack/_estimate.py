@@ -11,7 +11,7 @@ from typing import Any
 from ffrecord._base import clock
 from ffrecord._read.reader import open as open_records
 from ffrecord._write.new_folder import check_vacant
-from ffrecord.pack._destination import Conversion
+from ffrecord.pack._destination import Conversion, check_least
 from ffrecord.pack._resumable import check_some
 from ffrecord.pack._source import Progressed, Source
 
@@ -58,12 +58,13 @@ def estimate_packing(
     samples stand for all: where later ones are larger, so is the result. Arguments and errors are
     those of `pack`; the destination is checked, too.
     """
+    check_least(workers, 1, "there is at least one worker")
     asked = Conversion(
         source,
         destination,
         map=map,
         schema=schema,
-        workers=workers,
+        are_several=workers > 1,
         compress=compress,
         dictionary_bytes=dictionary_bytes,
         key=key,

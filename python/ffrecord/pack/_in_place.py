@@ -19,6 +19,8 @@ from ffrecord.pack._mds import is_mds
 
 # Entries that are looked at together.
 _AT_ONCE = 1 << 16
+# Records by which a file shows that it is the one of an index.
+_LOOKS = 16
 # Names of texts in a folder that are no data; then suffixes of files beside shards: descriptions
 # that tools write (dataset_info.json, 00000_stats.json, 00000.idx), and checksums.
 _ABOUT = ("readme", "license", "licence", "notice", "changelog", "citation")
@@ -192,7 +194,15 @@ def _fitting(path: str, file: Indexable) -> _ffrecord.RecordReader | None:
         reader = _ffrecord.RecordReader.open([index], _ffrecord.OpenOptions())
     except _STALE:
         return None
-    return reader if _is_whole(reader) else None
+    if not _is_whole(reader):
+        return None
+    if not _is_of_its_file(reader):
+        raise CorruptionError(
+            f"{file.path}: it has the size and the time that its index {path} knows, but other "
+            f"records: it is damaged, or another file. If it is as it should be, remove {path} and "
+            "index it again"
+        )
+    return reader
 
 
 def _is_described_alike(index: bytes, known: tuple[int, int, int, int], file: Indexable) -> bool:
@@ -222,6 +232,16 @@ def _is_whole(index: _ffrecord.RecordReader) -> bool:
         if len(empty) and index.read_batch(empty).status.any():
             return False
     return True
+
+
+def _is_of_its_file(index: _ffrecord.RecordReader) -> bool:
+    """Whether the file has at least half of some records; else it is another one, as large and old.
+
+    Damaged records fail when they are read. A new index would serve them as what was written.
+    """
+    count = min(len(index), _LOOKS)
+    looks = np.linspace(0, len(index) - 1, count).astype(np.int64)
+    return bool(2 * np.count_nonzero(index.read_batch(looks).status) <= count)
 
 
 def _write(file: Indexable, path: str, like: Indexable | None) -> int:

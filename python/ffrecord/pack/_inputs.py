@@ -87,17 +87,37 @@ class Inputs:
         self.names = tuple(names) or self.paths
         self.options = options
         # Opening the first may look for columns in all: later changes count from here.
-        before = {
-            number: Input(self.names[number], _places.size_of(path), stamp_of(path))
-            for number, path in enumerate(paths)
-            if _places.is_file(path)
-        }
+        before = self._files_as_now()
         self.first = open_one(paths[0], options._replace(together=tuple(paths)))
-        self._planned = {} if hasattr(self.first, "stamp") else before
+        self._planned = self._first_seen(before)
         self._planned.update(enumerate(planned))
         self._first_is_new = True
         self._last: tuple[int, Source] | None = None
         self._gives_values = self._gives_files = False
+
+    def _files_as_now(self) -> dict[int, Input]:
+        return {
+            number: Input(self.names[number], _places.size_of(path), stamp_of(path))
+            for number, path in enumerate(self.paths)
+            if _places.is_file(path)
+        }
+
+    def _first_seen(self, before: dict[int, Input]) -> dict[int, Input]:
+        """Inputs as they were when they were first looked at, as far as that is known now.
+
+        `before` is what those were that are files. A source with a stamp is more than its file, and
+        tells what it is once it is open; what it was before may differ only in other files, which
+        it compares with what it has listed.
+        """
+        if not hasattr(self.first, "stamp"):
+            return before
+        now = self._files_as_now()
+        for number, found in before.items():
+            if now.get(number) != found:
+                raise _changed(found)
+        if self.first._is_sealed:
+            return {}
+        return {0: Input(self.names[0], self.first.size_bytes, self.first.stamp())}
 
     @property
     def size_bytes(self) -> int:
@@ -169,10 +189,7 @@ class Inputs:
             return  # It is what it was when it was opened.
         planned = self.planned(number)
         if self.as_now(number) != planned:
-            raise ValueError(
-                f"{planned.path} has changed since packing it began: pack it when nothing writes "
-                "to it any more, from the start (into a folder with --restart)"
-            )
+            raise _changed(planned)
 
     def as_now(self, number: int) -> Input:
         """An input as it is at this moment."""
@@ -199,6 +216,13 @@ class Inputs:
             source.give_files()
         self._last = (number, source)
         return source
+
+
+def _changed(planned: Input) -> ValueError:
+    return ValueError(
+        f"{planned.path} has changed since packing it began: pack it when nothing writes to it any "
+        "more, from the start (into a folder with --restart)"
+    )
 
 
 def _size_of(path: str, source: Source) -> int:

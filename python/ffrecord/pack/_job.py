@@ -10,6 +10,7 @@
     work/000012.TOKEN/    what a worker has of it so far
     done/000012/          its files and `record.json`; appears complete, by one rename
     parts/                the result, as far as it was put together
+    ray.TOKEN/            what tasks of Ray say to the process that started them
     publishing.TOKEN/     the whole result, in the hands of the one process that may publish it
 
 Any number of processes of any number of hosts work on it. Nothing depends on locks: a lease only
@@ -27,14 +28,14 @@ import re
 import secrets
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 from ffrecord._base import clock
 from ffrecord._base.closeable import Closing
-from ffrecord._write.new_folder import sync
+from ffrecord._base.folders import sync_folder
 from ffrecord.errors import ConflictError
 from ffrecord.pack._holder import has_ended, this_process
 from ffrecord.pack._plan import Plan, id_of
@@ -121,7 +122,7 @@ class Job:
     def commit(self, unit: int, work: Path, record: Mapping[str, Any]) -> bool:
         """Declare a unit done with the files in `work`; False if another process was first."""
         _write(work / RECORD, json.dumps(record))
-        sync(work)
+        sync_folder(work)
         try:
             os.rename(work, self._done(unit))
         except OSError as error:
@@ -129,7 +130,7 @@ class Job:
                 raise
             shutil.rmtree(work, ignore_errors=True)
             return False
-        sync(self.own / "done")
+        sync_folder(self.own / "done")
         return True
 
     def done_bytes(self) -> int:
@@ -148,11 +149,18 @@ class Job:
 
     def release_all_of(self, tokens: set[str]) -> list[int]:
         """Let others take at once what dead workers held; return those units."""
+        return self._release(lambda token: token in tokens)
+
+    def release_all_by(self, holder: str) -> list[int]:
+        """As `release_all_of`, of the process that `this_process` named so."""
+        return self._release(lambda token: _holder_of(token) == holder)
+
+    def _release(self, is_dead: Callable[[str], bool]) -> list[int]:
         found = []
         for unit in self.pending():
             path = self.own / "leases" / _name(unit)
             with suppress(OSError, IndexError):
-                if path.read_text().split()[0] in tokens:
+                if is_dead(path.read_text().split()[0]):
                     path.unlink()
                     found.append(unit)
         return found
@@ -208,7 +216,7 @@ class Job:
         unnamed = self.own / f"manifest.{secrets.token_hex(4)}"
         _write(unnamed, json.dumps(manifest, indent=1) + "\n")
         os.rename(unnamed, self.parts / name)
-        sync(self.parts)
+        sync_folder(self.parts)
 
     def remove(self) -> None:
         """Remove the folder, with what was replaced in it."""
@@ -253,7 +261,7 @@ class Job:
         for name in _FOLDERS:
             (new / self.own.name / name).mkdir()
         _write(new / _PLAN, json.dumps(self.plan.as_json()))
-        sync(new)
+        sync_folder(new)
         try:
             os.rename(new, self.folder)
         except OSError as error:
@@ -261,7 +269,7 @@ class Job:
                 raise
             shutil.rmtree(new, ignore_errors=True)
             return False
-        sync(self.folder.parent)
+        sync_folder(self.folder.parent)
         return True
 
     def _join(self) -> None:
@@ -366,8 +374,11 @@ def _is_held(lease: Path, now: float) -> bool:
     """
     if abs(now - lease.stat().st_mtime) >= LEASE_S:
         return False
-    holder = lease.read_text().partition(" ")[0].rpartition(".")[0]
-    return not has_ended(holder)
+    return not has_ended(_holder_of(lease.read_text().partition(" ")[0]))
+
+
+def _holder_of(token: str) -> str:
+    return token.rpartition(".")[0]
 
 
 def _plan_in(folder: Path) -> dict[str, Any] | None:

@@ -1,10 +1,12 @@
 """The columns that a user's function returns: said, known from an interrupted run, or inferred."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ffrecord._tables.arrow_writing import Encoder, is_arrow_schema
+from ffrecord._tables.nested import stored
 from ffrecord._tables.schema import parse
 from ffrecord.pack._inference import schema_of_rows
 from ffrecord.pack._inputs import Inputs
@@ -15,6 +17,8 @@ from ffrecord.pack._plan import is_begun_alike, schema_from_json
 from ffrecord.pack._rows import own_copy
 from ffrecord.pack._seen import Seen
 from ffrecord.pack._source import Facts, Progressed
+from ffrecord.pack._table_schema import TableSchema, kinds_of
+from ffrecord.pack._user_code import ClosedFilesError
 
 # Rows from which the columns are inferred, and samples that the function is tried on.
 _LOOK_ROWS, _LOOK_SAMPLES = 64, 1000
@@ -87,6 +91,8 @@ def _inferred(user_map: UserMap, samples: Iterator[Progressed], source: Facts) -
                 seen.note(function, number, sample, made)
             passed.look(sample, made or [])
             rows += made or []
+        except ClosedFilesError as closed:
+            raise ValueError(f"{source.name}: sample {number}: {closed}") from closed
         except Exception as failed:  # It counts when the sample is packed.
             error = error or failed
         if len(rows) >= _LOOK_ROWS:
@@ -98,5 +104,21 @@ def _inferred(user_map: UserMap, samples: Iterator[Progressed], source: Facts) -
             "are not known: say them with an attribute `schema` of the function"
         ) from error
     fields = kept_fields(passed.names, source.arrow_fields)
-    columns = schema_of_rows(rows, user_map.name, fields)
+    columns = _laid_out(schema_of_rows(rows, user_map.name, fields), passed.names, source)
     return Looked(columns, chain(looked_at, samples), passed.names, seen)
+
+
+def _laid_out(columns: Any, passed: Sequence[str], source: Facts) -> Any:  # noqa: ANN401
+    """The columns, where lists of a fixed size that are passed on are stored as in the source.
+
+    Their items may be null in rows that nobody has looked at.
+    """
+    if not is_arrow_schema(columns):
+        return columns
+    own, kinds = kinds_of(source.schema), Encoder(columns).kinds
+    for name in passed:
+        if name in own and "fixed_size_list" in str(columns.field(name).type):
+            kinds[name] = own[name]
+    if kinds == Encoder(columns).kinds:
+        return columns
+    return TableSchema(columns, tuple(c for n, kind in kinds.items() for c in stored(n, kind)))

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-import numpy as np
-
+from ffrecord._tables.values import may_be_masked, unmasked
 from ffrecord.pack._source import Keyed, Lacking, Sample
+from ffrecord.pack._user_code import called
 
 # Gets a sample: a dict of its columns, or the bytes of a record without columns. Returns None to
 # leave it out, a dict, or an iterable of dicts (a generator, for example).
@@ -60,6 +61,18 @@ class UserMap:
         return found.hexdigest()
 
     @property
+    def code(self) -> dict[str, str]:
+        """A hash of the file of each module that it is of, by name; none of the main program."""
+        name = _unwrapped(self.function).__module__
+        path = getattr(sys.modules[name], "__file__", None)
+        found = {}
+        if name != "__main__" and path is not None and os.path.isfile(path):
+            found[name] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        for inner in getattr(self.function, "functions", ()):
+            found.update(UserMap(inner).code)
+        return found
+
+    @property
     def schema(self) -> Any:  # noqa: ANN401 - a mapping, or a schema of pyarrow
         """The columns that it says it returns (an attribute `schema`), or None."""
         return getattr(self.function, "schema", None)
@@ -78,7 +91,9 @@ class UserMap:
         function: Any = self.function
         if hasattr(function, "looks"):
             return cast(Function, copy.deepcopy(function))
-        return cast(Function, function() if inspect.isclass(function) else function)
+        return cast(
+            Function, called(function, self.name) if inspect.isclass(function) else function
+        )
 
     def columns(self, source: Any) -> Any:  # noqa: ANN401
         """The columns that it says it makes of those of a source, or None."""
@@ -166,7 +181,7 @@ def _in_module(text: str, full: str) -> Any:  # noqa: ANN401 - whatever the modu
         )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())  # A command does not have it, as `python -m` would.
-    found: Any = importlib.import_module(module)
+    found: Any = called(lambda: importlib.import_module(module), f"the module {module}")
     for part in name.split("."):
         if not hasattr(found, part):
             raise ValueError(f"map is {text!r}, and {module} has no {name}")
@@ -206,13 +221,8 @@ def rows_of(
     # A copy, since the function may change its sample, which may be needed again.
     if isinstance(plain, Mapping):
         plain = copy.deepcopy(dict(plain))
-    try:
-        is_numbered = getattr(function, "numbered", False)
-        return rows_from(function, plain, place if is_numbered else ())
-    except SystemExit as error:  # Else this process would end, with the status of success.
-        raise RuntimeError(f"it ended the process (sys.exit, status {error.code})") from error
-    except GeneratorExit as error:  # No Exception, either.
-        raise RuntimeError("it raised GeneratorExit") from error
+    is_numbered = getattr(function, "numbered", False)
+    return called(lambda: rows_from(function, plain, place if is_numbered else ()))
 
 
 def _plain_sample(sample: Sample) -> Any:  # noqa: ANN401 - of any source
@@ -233,7 +243,7 @@ def _rows(made: Any) -> list[Row] | None:  # noqa: ANN401 - whatever a function 
     if made is None:
         return None
     if isinstance(made, Mapping):
-        return [_plain(made)]
+        return [without_masks(made)]
     if isinstance(made, str | bytes) or not hasattr(made, "__iter__"):
         raise TypeError(
             f"it returned {type(made).__name__}, not None, a dict or an iterable of dicts"
@@ -246,22 +256,11 @@ def _checked(rows: Iterator[Any]) -> Iterator[Row]:
         if not isinstance(row, Mapping):
             raise TypeError(f"it returned an iterable of {type(row).__name__}, not of dicts")
         # A generator may yield the same object again, with other values in it.
-        yield _plain(copy.deepcopy(dict(row)))
+        yield without_masks(copy.deepcopy(dict(row)))
 
 
-def _plain(row: Row) -> Row:
-    """The row with None for what is masked, as the nulls in lists of record files are."""
-    if not any(isinstance(value, np.ma.MaskedArray) for value in row.values()):
+def without_masks(row: Row) -> Row:
+    """The row with None for what is masked; see `unmasked`."""
+    if not any(map(may_be_masked, row.values())):
         return row
-    return {name: _unmasked(value) for name, value in row.items()}
-
-
-def _unmasked(value: Any) -> Any:  # noqa: ANN401 - whatever a function returned
-    if not isinstance(value, np.ma.MaskedArray):
-        return value
-    if not np.ma.getmaskarray(value).any():
-        return value.data
-    if value.ndim == 0:
-        return None
-    rows = zip(value, np.ma.getmaskarray(value), strict=True)
-    return [_unmasked(each) if value.ndim > 1 else None if gone else each for each, gone in rows]
+    return {name: unmasked(value) for name, value in row.items()}

@@ -9,6 +9,7 @@ import numpy as np
 from ffrecord._tables.arrow_types import is_bf16
 from ffrecord._tables.arrow_values import maker
 from ffrecord._tables.formats import pyarrow
+from ffrecord.pack._mapping import without_masks
 from ffrecord.pack._source import Keyed, Lacking
 
 
@@ -44,7 +45,7 @@ class Passed:
         for row in rows:
             names = list(row) if self._names is None else self._names
             known = sample.sample if isinstance(sample, Keyed | Lacking) else sample
-            known = known if isinstance(known, Mapping) else {}
+            known = without_masks(known) if isinstance(known, Mapping) else {}
             self._names = [
                 name
                 for name in names

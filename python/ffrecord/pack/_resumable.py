@@ -26,13 +26,17 @@ def pack_resumably(
     task: Task,
     inputs: Inputs,
     *,
-    workers: int,
+    workers: int | None,
+    on_ray: bool,
     replace: bool,
     retry_failed: bool,
     restart: bool,
     progress: Progress | None,
 ) -> PackSummary:
-    """Do a task, with other processes that do the same; see `pack`."""
+    """Do a task, with other processes that do the same; see `pack`.
+
+    With `on_ray` the workers are tasks of the Ray cluster that this process is connected to.
+    """
     found = _published(task.destination, task.plan)
     # A result that is to be made anew is not taken for its own result.
     old = None if found is None else _stamp_of(task.destination)
@@ -50,7 +54,11 @@ def pack_resumably(
         job.take_apart(_named(list(records.values())))
         job.forget([unit for unit, record in records.items() if record["failures"]])
     try:
-        if workers == 1:
+        if on_ray:
+            from ffrecord.pack._ray_workers import run_on_ray  # Brings Ray.
+
+            run_on_ray(task, workers, progress)
+        elif workers is None or workers == 1:
             Worker(task, inputs=inputs).run(progress)
         else:
             from ffrecord.pack._worker_processes import run_workers  # Brings multiprocessing.

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ffrecord._tables.arrow_types import meaning_of
-from ffrecord._tables.arrow_writing import Encoder
+from ffrecord._tables.arrow_writing import Encoder, is_arrow_schema
 from ffrecord._tables.formats import pyarrow
-from ffrecord._tables.nested import is_name, stored
-from ffrecord._tables.schema import Column, Kind, parse
+from ffrecord._tables.nested import is_name, layout_of, stored
+from ffrecord._tables.schema import Column, Kind, columns_of, parse
 from ffrecord.pack._cast import shown_field
 
 
@@ -87,6 +87,16 @@ class TableSchema:
         return pairs[0] == pairs[1]
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def kinds_of(schema: Any) -> Mapping[str, Kind]:  # noqa: ANN401 - of any source
+    """The kinds of columns that are nested, or of tables, as the records of a source have them."""
+    if isinstance(schema, TableSchema):
+        return schema.encoder().kinds
+    if is_arrow_schema(schema):
+        return Encoder(schema).kinds
+    layout = layout_of(columns_of(parse(schema)))
+    return {} if layout is None else layout.nested
 
 
 def _as_text(schema: Any) -> str:  # noqa: ANN401

@@ -9,7 +9,8 @@ from typing import Any
 
 from ffrecord._tables.arrow_schema import nulls_in
 from ffrecord._tables.formats import pyarrow
-from ffrecord._tables.nested import is_name
+from ffrecord._tables.nested import is_name, layout_of
+from ffrecord._tables.schema import columns_of, parse
 from ffrecord.pack import _places
 from ffrecord.pack._ahead import ahead
 from ffrecord.pack._cutting import Mark, is_plain, parts_between
@@ -87,6 +88,8 @@ class TarSource(Source):
             self._take_shape_of(options.like)
             self._lacks = frozenset(n for n in self._columns if n != "name" and is_name(n))
             self.schema = _with_marks(self._columns, self._lacks)
+            if (part := _part_of_another(self._columns, self._lacks)) is not None:
+                raise _unfit(path, part, f", leave it out with --drop '{part}'")
             self.metadata = nulls_in(())
         self.key = "name" if "name" in self.schema else None
 
@@ -216,11 +219,10 @@ class TarSource(Source):
         if max(map(len, fields)) <= 1 and not grouped:
             return {**label, **_SINGLE}
         columns = {field: _type_of(field) for field in dict.fromkeys(chain(*fields))}
-        if taken := [name for name in (*_OURS, "payload", "") if name in columns]:
-            raise ValueError(
-                f"{self._path}: a sample has a file with the extension .{taken[0]}, which cannot "
-                "name a column: rename it, or pack each file as a record with --raw"
-            )
+        # Where `x` has values is in the stored column `x:valid`.
+        known = (*_OURS, "payload", "", *(f"{name}:valid" for name in (*_OURS, *columns)))
+        if taken := [name for name in known if name in columns]:
+            raise _unfit(self._path, taken[0])
         return {**label, "name": "utf8", **columns}
 
     def _samples(self, part: Part, skipped: Counter[str]) -> Iterator[tuple[dict[str, Any], int]]:
@@ -396,6 +398,25 @@ def _with_marks(columns: Mapping[str, str], lacks: frozenset[str]) -> dict[str, 
             stored[f"{name}:valid"] = "bool"
         stored[name] = kind
     return stored
+
+
+def _part_of_another(columns: Mapping[str, str], lacks: frozenset[str]) -> str | None:
+    """A column that would be read as a part of another one, such as `x[]:i64` as a list `x`."""
+    read = {name: kind for name, kind in columns.items() if is_name(name)}
+    for name in [each for each in columns if each not in read]:
+        read[name] = columns[name]
+        found = columns_of(parse(_with_marks(read, lacks)))
+        layout = layout_of(found)
+        if {*(layout.names if layout else (each.name for each in found))} != read.keys():
+            return name
+    return None
+
+
+def _unfit(path: str, extension: str, remedy: str = "") -> ValueError:
+    return ValueError(
+        f"{path}: a sample has a file with the extension .{extension}, which cannot name a column: "
+        f"rename it{remedy}, or pack each file as a record with --raw"
+    )
 
 
 def _some(groups: Iterator[_Group]) -> Iterator[_Group]:

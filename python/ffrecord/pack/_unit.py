@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from ffrecord._tables.arrow_writing import Encoder
 from ffrecord._write.writer import Writer, WriteSummary
+from ffrecord.pack import _user_code
 from ffrecord.pack._mapping import Function, MixedRowsError, Row, rows_of
 from ffrecord.pack._seen import Seen
 from ffrecord.pack._source import Chunk, InFiles, Keyed, Lacking, OneSample, Progressed
@@ -164,6 +165,8 @@ class UnitWriter:
                 f"{where}: sample {number} failed in the function given as map: {error}; other "
                 "samples are in the same rows, so it cannot be left out"
             ) from error
+        except _user_code.ClosedFilesError as error:  # The file that is written is gone, too.
+            raise ValueError(f"{where}: sample {number}: {error}") from error
         except Exception as error:
             self._fail(sample, where, number, error)
             return
@@ -304,7 +307,8 @@ def _name_of(sample: OneSample) -> str | None:
 
 def _place_of(error: Exception) -> str:
     """File and line where a user's function failed."""
-    frames = traceback.extract_tb(error.__traceback__)
+    found = traceback.extract_tb(error.__traceback__)
+    frames = [frame for frame in found if frame.filename != _user_code.__file__]
     return f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 

@@ -95,9 +95,9 @@ class Worker:
         task: Task,
         *,
         inputs: Inputs | None = None,
-        tokens: Callable[[str], None] | None = None,
+        leases: Callable[[Lease], None] | None = None,
     ) -> None:
-        """Open the first input; `tokens` is called with the token of each lease taken."""
+        """Open the first input; `leases` is called with each lease that is taken."""
         self._task = task
         self._job = task.job
         self._schema = schema_from_json(task.plan.asked["schema"])
@@ -107,13 +107,14 @@ class Worker:
         else:
             self._inputs.give_values()
         self._function = None if task.user_map is None else task.user_map.made()
-        self._tell = tokens or (lambda _: None)
+        self._tell = leases or (lambda _: None)
 
     def _opened(self) -> Inputs:
         """The inputs, without another look at the columns of all."""
         _places.forget()
         _places.learn(self._task.addresses)
-        known = self._schema if isinstance(self._schema, TableSchema) else None
+        is_of_inputs = isinstance(self._schema, TableSchema) and self._task.user_map is None
+        known = self._schema if is_of_inputs else None
         options = self._task.options._replace(known=known)
         names = [one.path for one in self._task.plan.inputs]
         return Inputs(self._task.paths, options, names, self._task.plan.inputs)
@@ -125,7 +126,7 @@ class Worker:
             if lease is None:
                 clock.sleep(_LOOK_S)
                 continue
-            self._tell(lease.token)
+            self._tell(lease)
             behind = self._job.done_bytes() if progress else 0
 
             def note(done: int, behind: int = behind) -> None:

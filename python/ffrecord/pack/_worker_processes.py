@@ -18,14 +18,43 @@ from ffrecord.pack._work import Task, Worker
 
 # A unit whose worker was killed so often is not tried again.
 _DEATHS_MAX = 3
-_LOOK_S = 0.5
+LOOK_S = 0.5
 # For a process to end when it is asked to.
-_END_S = 5.0
-_NO_UNIT = -1
+END_S = 5.0
+NO_UNIT = -1
 
 
 class WorkerDiedError(RuntimeError):
     """Processes that worked on the same input were killed several times."""
+
+
+class Deaths:
+    """The workers that were killed, by the units that they worked on."""
+
+    def __init__(self, task: Task, hint: str) -> None:
+        """Count none; `hint` says what may be wrong if workers die before they have a unit."""
+        self._task = task
+        self._hint = hint
+        self._counts: Counter[int] = Counter()
+
+    def add(self, units: list[int], ending: str) -> None:
+        """Count one that had these units; raise a WorkerDiedError if there are too many."""
+        for unit in units:
+            self._counts[unit] += 1
+            if self._counts[unit] >= _DEATHS_MAX:
+                raise WorkerDiedError(self._why(unit, ending))
+
+    def _why(self, unit: int, ending: str) -> str:
+        count = self._counts[unit]
+        if unit == NO_UNIT:
+            return (
+                f"{count} worker processes ended with {ending} before they began to work: "
+                f"{self._hint}"
+            )
+        return (
+            f"{count} processes that packed {_input_of(self._task, unit)} ended with {ending}: is "
+            "there too little memory for a sample, or does the function crash?"
+        )
 
 
 @dataclass
@@ -33,6 +62,9 @@ class _Running:
     process: BaseProcess
     pipe: Connection
     tokens: set[str] = field(default_factory=set)
+    """Those of the leases that it has taken."""
+    unit: int = NO_UNIT
+    """The last one that it has begun."""
 
 
 @dataclass
@@ -76,7 +108,8 @@ def _taken(task: Task) -> _Running | None:
         waiting = _ahead.pop(0)
         try:
             waiting.inbox.send((sys.path, pickle.dumps(task)))
-        except OSError:  # It was killed.
+        except OSError:  # It was killed, or the pipe was closed here; else it would wait for ever.
+            _end([waiting.running])
             continue
         return waiting.running
     return None
@@ -106,7 +139,10 @@ def run_workers(task: Task, count: int, progress: Callable[[int], None] | None) 
     job = task.job
     context = multiprocessing.get_context("spawn")  # A program with threads cannot fork.
     running: list[_Running] = []
-    deaths: Counter[int] = Counter()
+    deaths = Deaths(
+        task,
+        "a script must call pack below `if __name__ == '__main__':`, since workers import it",
+    )
 
     def start() -> None:
         if (one := _taken(task)) is not None:
@@ -123,10 +159,10 @@ def run_workers(task: Task, count: int, progress: Callable[[int], None] | None) 
             start()
         finished: float | None = None
         while running:
-            wait([one.pipe for one in running], timeout=_LOOK_S)
+            wait([one.pipe for one in running], timeout=LOOK_S)
             if finished is None and not job.pending():
                 finished = clock.now()
-            if finished is not None and clock.now() - finished > _END_S:
+            if finished is not None and clock.now() - finished > END_S:
                 break  # Others did what these held: they are stopped, or threads keep them.
             for one in list(running):
                 if _has_ended(one):
@@ -145,7 +181,7 @@ def run_workers(task: Task, count: int, progress: Callable[[int], None] | None) 
 def _end(running: list[_Running]) -> None:
     for one in running:
         one.process.terminate()
-    deadline = clock.now() + _END_S
+    deadline = clock.now() + END_S
     for one in running:
         one.process.join(max(0, deadline - clock.now()))
         one.process.kill()  # It is stopped, or a library has taken the signal.
@@ -163,31 +199,18 @@ def _has_ended(one: _Running) -> bool:
             return True
         if isinstance(said, BaseException):
             raise said
-        one.tokens.add(said)
+        token, one.unit = said
+        one.tokens.add(token)
     return has_exited
 
 
-def _check_end(task: Task, one: _Running, deaths: Counter[int]) -> None:
+def _check_end(task: Task, one: _Running, deaths: Deaths) -> None:
     """Release what a worker that was killed held; raise if that happens too often."""
     code = one.process.exitcode
     if code == 0 and not task.job.pending():
         return
-    for unit in task.job.release_all_of(one.tokens) or [_NO_UNIT]:
-        deaths[unit] += 1
-        if deaths[unit] >= _DEATHS_MAX:
-            raise WorkerDiedError(_why(task, unit, deaths[unit], _ending(code)))
-
-
-def _why(task: Task, unit: int, count: int, ending: str) -> str:
-    if unit == _NO_UNIT:
-        return (
-            f"{count} worker processes ended with {ending} before they began to work: a script "
-            "must call pack below `if __name__ == '__main__':`, since workers import it"
-        )
-    return (
-        f"{count} processes that packed {_input_of(task, unit)} ended with {ending}: is there too "
-        "little memory for a sample, or does the function crash?"
-    )
+    # None is held by a process that could not tell of its error: its pipe was closed in it.
+    deaths.add(task.job.release_all_of(one.tokens) or [one.unit], _ending(code))
 
 
 def _input_of(task: Task, unit: int) -> str:
@@ -207,17 +230,18 @@ def _work(task: Task, pipe: Connection) -> None:
 
 
 def _do(told: Callable[[], Task], pipe: Connection, parent: int) -> None:
-    """Do a task; the pipe takes tokens of leases and the error that ends it."""
+    """Do a task; the pipe takes tokens and units of leases, and the error that ends it."""
     _end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends this process.
     try:
-        Worker(told(), tokens=pipe.send).run()
+        Worker(told(), leases=lambda lease: pipe.send((lease.token, lease.unit))).run()
     except BaseException as error:
-        pipe.send(_sendable(error))
+        pipe.send(sendable(error))
         raise SystemExit(1) from None
 
 
-def _sendable(error: BaseException) -> BaseException:
+def sendable(error: BaseException) -> BaseException:
+    """The error, or one like it that another process can be sent."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -7,8 +7,9 @@ or an outline, as parts of the width and height.
 
 import math
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, TextIO
 
 from ffrecord._tables.formats import pyarrow
 from ffrecord.pack import _places
@@ -25,6 +26,8 @@ from ffrecord.pack._source import (
 _IMAGES, _LABELS = "images", "labels"
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".heic", ".avif", ".jp2")
 _CLASS_FILES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt")
+# Some editors begin a text with it.
+_MARK = "\ufeff"
 # Numbers of a line with a box.
 _BOX = 5
 _TEXT_BYTES_MAX = 64 << 20
@@ -154,7 +157,7 @@ class YoloSource(PictureTable):
         path = self._texts[number]
         with _places.open_text(path, errors="replace") as file:
             for place, line in enumerate(file, start=1):
-                if not (words := line.split()):
+                if not (words := line.removeprefix(_MARK).split()):
                     continue
                 label = int(words[0]) if words[0].isdecimal() else -1
                 try:
@@ -178,15 +181,13 @@ class YoloSource(PictureTable):
         (path,) = self._class_files
         with _places.open_text(path) as file:
             if path.endswith(".txt"):
-                lines = file.read().rstrip().split("\n")
+                lines = file.read().removeprefix(_MARK).rstrip().split("\n")
                 if not all(map(str.strip, lines)) and len(lines) > 1:
                     raise ValueError(f"{path} has a blank line between the names of classes")
                 return tuple(line.strip() for line in lines if line.strip())
             yaml = needed("yaml", f"{path}", "pyyaml")
-            # Without these a class called no is not False, nor 1.10 the number 1.1.
-            loader = type("_Words", (yaml.SafeLoader,), {"yaml_implicit_resolvers": {}})
             try:
-                names = (yaml.load(file, Loader=loader) or {}).get("names")
+                names = (_described(yaml, file) or {}).get("names")
             except (yaml.YAMLError, AttributeError, RecursionError) as error:
                 said = str(error).partition("\n")[0]
                 raise ValueError(f"{path} is no list of classes: {said}") from None
@@ -195,6 +196,24 @@ class YoloSource(PictureTable):
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError(f"{path}: `names` is no list of classes, nor 0, 1, ... with a name")
         return tuple(names)
+
+
+def _described(yaml: Any, file: TextIO) -> Any:  # noqa: ANN401 - a module, and any YAML
+    """The content of a text of YAML, in which scalars are text, and each key is there once.
+
+    Else a class called no would be False, and 1.10 the number 1.1.
+    """
+
+    class Words(yaml.SafeLoader):  # type: ignore[misc]
+        yaml_implicit_resolvers: Mapping[str, Any] = MappingProxyType({})
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: ANN401
+            found = super().construct_mapping(node, deep)
+            if len(found) < len(node.value):
+                raise yaml.YAMLError("a key is there twice")
+            return found
+
+    return yaml.load(file, Loader=Words)
 
 
 def _check_beside(root: str) -> None:
@@ -215,7 +234,8 @@ def _is_picture(path: str) -> bool:
 
 
 def _is_text(path: str) -> bool:
-    return path.lower().endswith(".txt") and os.path.basename(path) != "classes.txt"
+    name = os.path.basename(path)
+    return name.lower().endswith(".txt") and name != "classes.txt" and not name.startswith(".")
 
 
 def _walk(folder: str) -> Iterator[str]:

@@ -26,13 +26,14 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
 
     Samples that a transform made are collated as by `torch.utils.data.default_collate`, with these
     exceptions. Values that the transform left as they were are collated as without it. Arrays of
-    unequal shapes become a list of tensors, lists of unequal lengths stay lists. Numbers of which
-    some are None become `{"values": ..., "valid": ...}`, and so do all numbers of a column that has
-    nulls, also where the transform has filled them: to get one tensor, return tensors, or another
-    name. In a batch of anything else None stays.
+    unequal shapes become a list of tensors, lists of unequal lengths stay lists, masked arrays a
+    list of `{"values": ..., "valid": ...}`. Numbers of which some are None become such a dict, and
+    so do all numbers of a column that has nulls, also where the transform has filled them: to get
+    one tensor, return tensors, or another name. In a batch of anything else None stays.
 
     Raises:
         TypeError: there is one sample, a mapping, instead of many.
+        ValueError: samples have other keys than the first, as datasets of other columns give them.
     """
     if isinstance(samples, Batch):
         return _batch(samples)
@@ -57,6 +58,7 @@ def _transformed(samples: Samples) -> Any:  # noqa: ANN401 - as the samples are
     first = samples[0]
     if not isinstance(first, Mapping):
         return _stacked(samples)
+    _check_columns(samples, first)
     same = samples.untouched()
     kept = _batch(samples.batch.only(same)) if same else {}
     return {
@@ -80,6 +82,18 @@ def _changed(batch: Batch, key: Any, values: list[Any]) -> Any:  # noqa: ANN401 
     return _stacked(values)
 
 
+def _check_columns(rows: Sequence[Any], first: Mapping[Any, Any]) -> None:
+    """Check that mappings have the keys of the first one: a batch has no place for others."""
+    for row in rows:
+        if isinstance(row, Mapping) and row.keys() != first.keys():
+            one, other = (", ".join(map(str, each)) or "none" for each in (first, row))
+            raise ValueError(
+                f"some samples of a batch have the columns {one}, and others {other}: choose the "
+                "same columns in all datasets with columns=, give each sample all of them with "
+                "transform=, or collate them with a collate_fn of your own"
+            )
+
+
 def _stacked(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
     """The values as one of many; None stands where there is none."""
     there = [row for row in rows if row is not None]
@@ -87,6 +101,7 @@ def _stacked(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
         return list(rows)
     first: Any = there[0]
     if isinstance(first, Mapping):
+        _check_columns(there, first)
         return {key: _stacked([None if row is None else row[key] for row in rows]) for key in first}
     is_full = len(there) == len(rows)
     if isinstance(first, tuple) and hasattr(first, "_fields") and is_full:
@@ -95,6 +110,8 @@ def _stacked(rows: Sequence[Any]) -> Any:  # noqa: ANN401 - as the samples are
         if is_full and all(len(row) == len(first) for row in rows):
             return [_stacked(column) for column in zip(*rows, strict=True)]
         return list(rows)
+    if any(isinstance(row, np.ma.MaskedArray) for row in there):
+        return [None if row is None else _with_mask(row) for row in rows]
     if isinstance(first, torch.Tensor | np.ndarray):
         each = [None if row is None else torch.as_tensor(row) for row in rows]
         same = is_full and all(row.shape == first.shape for row in there)
@@ -116,6 +133,12 @@ def _with_marks(rows: Sequence[Any]) -> dict[str, Any]:
     zero = type(there[0])(0) if there else 0
     values = _numbers([zero if row is None else row for row in rows])
     return {"values": values, "valid": torch.tensor([row is not None for row in rows])}
+
+
+def _with_mask(values: Any) -> dict[str, Any]:  # noqa: ANN401 - an array, masked or not, or a tensor
+    """The numbers of one list, and which of them are there: a number under a mask is none."""
+    valid = ~np.ma.getmaskarray(np.ma.asarray(values))
+    return {"values": torch.as_tensor(np.ma.filled(values, 0)), "valid": torch.from_numpy(valid)}
 
 
 def _numbers(rows: list[Any]) -> Any:  # noqa: ANN401 - or what else torch collates

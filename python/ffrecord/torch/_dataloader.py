@@ -36,6 +36,7 @@ from ffrecord.torch._delivery import (
     Handover,
     Iteration,
     PlainDelivery,
+    nothing,
     refused,
 )
 from ffrecord.torch._engine_choice import (
@@ -51,23 +52,23 @@ from ffrecord.torch._frameworks import (
     Accelerated,
     Share,
     has_ended_epoch,
+    has_no_more,
     is_held_back_by,
     is_saved_by,
     lightning_fit_loop,
     take_state,
 )
-from ffrecord.torch._old_releases import loaders_are_lost_by
-from ffrecord.torch._placing import accelerator, on_device
-from ffrecord.torch._plain_state import PlainPlace, Unused, name_epoch, place_of, state_of
-from ffrecord.torch._profiling import note_source, profiled
-from ffrecord.torch._sampler import (
-    Cursor,
-    Sampler,
+from ffrecord.torch._loader_order import (
     order_of,
     refuse_other_dataset,
     refuse_other_order,
     sampler_among,
 )
+from ffrecord.torch._old_releases import loaders_are_lost_by
+from ffrecord.torch._placing import accelerator, on_device
+from ffrecord.torch._plain_state import PlainPlace, Unused, name_epoch, place_of, state_of
+from ffrecord.torch._profiling import note_source, profiled
+from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._subsets import stats_of
 from ffrecord.torch._threads import Threads
 
@@ -216,6 +217,7 @@ class DataLoader(data.DataLoader[Any]):
         self._place: PlainPlace | None = None
         self._begun: PlainPlace | None = None
         self._resumed: PlainPlace | None = None
+        self._begins_epoch = False  # Whether a state of an epoch's start was loaded last.
         self._unused: Unused | None = None  # The iteration that Lightning began last.
         self._before: dict[str, float] | None = None  # Reads before the first iteration.
 
@@ -329,8 +331,10 @@ class DataLoader(data.DataLoader[Any]):
         """
         if (sampler := order_of(self)) is not None:
             sampler.load_state_dict(state)
+            self._begins_epoch = sampler.place == Cursor(sampler.epoch, 0)
             return
         self._resumed, epoch = place_of(self, self._steps.inner, state)
+        self._begins_epoch = self._resumed is None
         self._place, self._begun = self._resumed, None
         self._steps.epoch = epoch - 1
 
@@ -441,6 +445,9 @@ class DataLoader(data.DataLoader[Any]):
         has_ended = has_ended_epoch(fit)
         if (state := take_state(fit, self)) is not None:
             has_ended = self._load_at_epochs_end(state)
+        begins_epoch, self._begins_epoch = self._begins_epoch, False
+        if begins_epoch and has_no_more(fit):
+            return Iteration(nothing(), self._steps)
         # Checked before the generator starts: later, the caller's frame is not on its stack.
         held_back = is_held_back_by(sys._getframe(1).f_locals.get("self"))
         sampler = order_of(self)

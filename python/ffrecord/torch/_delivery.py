@@ -216,6 +216,11 @@ class Iteration:
         self._batches.close()  # type: ignore[attr-defined]
 
 
+def nothing() -> Iterator[Any]:
+    """End at once."""
+    yield from ()
+
+
 def refused(error: Exception) -> Iterator[Any]:
     """Raise when the first batch is wanted: Lightning hides what is raised before."""
     raise error

@@ -11,10 +11,14 @@ from ffrecord._order.epoch_order import IndexBatch, SeededIndices, step_of
 from ffrecord.torch._batch_transfer import PlacedIndices
 from ffrecord.torch._plain_state import PlainPlace, may_repeat
 from ffrecord.torch._sampler import Cursor, Sampler
+from ffrecord.torch._world import rank_in_job
 
 # So many indices that follow those of a step go with it, of an order that chooses from the records:
 # they take the places of damaged ones.
 _AHEAD = 16
+# Ranks have orders of their own, whose draws have places of their own: with one seed on all ranks,
+# their steps would else have the same chance.
+_PLACES_OF_A_RANK = 1 << 40
 
 
 class Steps:
@@ -102,6 +106,7 @@ class Steps:
         # Only when the first batch is requested: torch draws from its generator in that order.
         origin, first = SeededIndices.at(place.seed, place.epoch), place.batches
         draws, repeats, steps = 0, may_repeat(self._inner), place.walk(self._inner)
+        own = rank_in_job() * _PLACES_OF_A_RANK
         chosen = place.chosen()
         for number, asked in enumerate(steps):
             step = step_of(asked) if self._seeded else None
@@ -112,7 +117,7 @@ class Steps:
             indices, is_one = step
             if number >= first:
                 made = SeededIndices.like(indices, origin)
-                made.places = np.arange(draws, draws + len(made)) if repeats else None
+                made.places = own + np.arange(draws, draws + len(made)) if repeats else None
                 if chosen is not None:
                     after = draws + len(made)
                     made.ahead = [*chosen[after : after + _AHEAD], *chosen[: min(_AHEAD, draws)]]

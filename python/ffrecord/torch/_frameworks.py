@@ -115,6 +115,20 @@ def has_ended_epoch(fit_loop: Any) -> bool:  # noqa: ANN401 - Lightning's
     return bool(resumes and getattr(progress, "is_last_batch", False))
 
 
+def has_no_more(fit_loop: Any) -> bool:  # noqa: ANN401 - Lightning's
+    """Whether a loader that Lightning resumes at the start of an epoch has no batches in this one.
+
+    With mode="max_size", Lightning has None for a loader whose epoch is over, until its own is. It
+    resumes inside of one behind a batch of each loader, so one at the start of an epoch is over.
+    """
+    combined = getattr(fit_loop, "_combined_loader", None)
+    progress = getattr(getattr(fit_loop, "epoch_loop", None), "batch_progress", None)
+    ready = getattr(getattr(progress, "current", None), "ready", 0)
+    is_inside = ready > 0 and getattr(fit_loop, "restarting", False)
+    has_ended = has_ended_epoch(fit_loop)
+    return bool(getattr(combined, "_mode", "") == "max_size" and is_inside and not has_ended)
+
+
 def take_state(fit_loop: Any, loader: Any) -> dict[str, Any] | None:  # noqa: ANN401 - as above
     """Take the state of `loader` from the checkpoint, if Lightning resumes without it.
 

@@ -20,7 +20,8 @@ from ffrecord.decode._decoder import Decoder, Native
 from ffrecord.errors import ClosedError, DeadlineExceeded
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataset import Dataset
-from ffrecord.torch._sampler import Cursor, Sampler, overridden
+from ffrecord.torch._loader_order import overridden
+from ffrecord.torch._sampler import Cursor, Sampler
 
 _THREADS_MAX = 64
 _AHEAD_MAX = 256

@@ -1,14 +1,15 @@
 """Rejects code that treats a `Sampler` in a way that loses records or repeats them.
 
 That is code that shards, batch by batch, what the sampler has already sharded among ranks:
-accelerate's `prepare_data_loader` does that with torch's own loaders. And a Trainer of transformers
-that resumes in a later epoch without a word to the sampler. The sampler learns of either only from
-its caller, which is on the stack.
+accelerate's `prepare_data_loader` does that with torch's own loaders. Code that skips steps which a
+restored state has skipped. And a Trainer of transformers that resumes in a later epoch without a
+word to the sampler. The sampler learns of each only from its caller, which is on the stack.
 """
 
 import sys
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
 
 from torch.utils import data
 
@@ -35,6 +36,25 @@ def refuse_second_share(ranks: int) -> None:
                 "ffrecord.torch.DataLoader(dataset, batch_sampler=sampler) and pass it to "
                 "Accelerator.prepare, which then leaves it as it is; or use "
                 "Sampler(..., rank=0, world_size=1) and let the other code shard"
+            )
+
+
+def refuse_second_skip(steps: int) -> None:
+    """Check the caller; runs when a `Sampler` goes on behind the first `steps` of an epoch.
+
+    The guide of accelerate calls `skip_first_batches` after `load_state`, which restores the
+    position of a loader of ours.
+
+    Raises:
+        RuntimeError: the caller leaves out as many steps again.
+    """
+    for frame in _callers():
+        owner: Any = frame.f_locals.get("self")
+        if type(owner).__name__ == "SkipBatchSampler" and owner.skip_batches:
+            raise RuntimeError(
+                f"skip_first_batches leaves out {owner.skip_batches} batches of a loader whose "
+                f"restored state is behind {steps} of its epoch already: their records would never "
+                "be read. Iterate over the loader itself"
             )
 
 

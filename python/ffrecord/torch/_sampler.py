@@ -2,13 +2,12 @@
 
 import copy
 import operator
-import os
 from collections.abc import Callable, Iterable, Iterator, Sized
 from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy.typing as npt
-import torch.distributed
+import torch
 from torch.utils import data
 
 from ffrecord._order.epoch_order import (
@@ -21,10 +20,14 @@ from ffrecord._order.epoch_order import (
 )
 from ffrecord._order.mixture import Mixture
 from ffrecord._order.weights import Weights
-from ffrecord.torch._dataset import Dataset
-from ffrecord.torch._resharding import refuse_other_epoch, refuse_second_share
+from ffrecord.torch._resharding import (
+    refuse_other_epoch,
+    refuse_second_share,
+    refuse_second_skip,
+)
 from ffrecord.torch._sampler_state import DRAWN, FILE_ORDER, ORDER, checked, delivered_ahead
 from ffrecord.torch._subsets import as_ours, fingerprint_of
+from ffrecord.torch._world import rank_in_job, ranks_of_job
 
 _Last = Literal["drop", "pad", "short", "exact"]
 
@@ -364,6 +367,8 @@ class Sampler(data.Sampler[Any]):
         refuse_second_share(self.rank_count)
         if not self.was_restored:
             refuse_other_epoch(self.epoch)
+        elif self.step:
+            refuse_second_skip(self.step)
         return self._delivering()
 
     def __repr__(self) -> str:
@@ -529,12 +534,12 @@ class Sampler(data.Sampler[Any]):
     def rank_count(self) -> int:
         """How many ranks there are; counts each rank of a group that gets the same samples."""
         world_size = self._world_size
-        return _from_environment("WORLD_SIZE", 1) if world_size is None else world_size
+        return ranks_of_job() if world_size is None else world_size
 
     @property
     def is_sharding(self) -> bool:
         """Whether the ranks get shares, or there is only one: False if each gets all on request."""
-        return self.rank_count > 1 or _from_environment("WORLD_SIZE", 1) == 1
+        return self.rank_count > 1 or ranks_of_job() == 1
 
     def _ranks(self) -> int:
         """How many get samples of their own."""
@@ -548,7 +553,7 @@ class Sampler(data.Sampler[Any]):
         """Rank and number of those that get samples of their own; a step is divided among them."""
         rank, world_size = self._rank, self.rank_count
         if rank is None:
-            rank = _from_environment("RANK", 0)
+            rank = rank_in_job()
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not below the world size {world_size}")
         rank, world_size = rank // self.group_size, self._ranks()
@@ -566,61 +571,8 @@ class Sampler(data.Sampler[Any]):
         return rank, world_size
 
 
-def order_of(loader: Any) -> Sampler | None:  # noqa: ANN401 - any loader of torch's kind
-    """The `Sampler` that says which order a loader has and where it is, however it was given."""
-    return sampler_among(loader.batch_sampler, loader.sampler)
-
-
-def sampler_among(*given: Any) -> Sampler | None:  # noqa: ANN401 - a loader's arguments
-    """The first of them that is a `Sampler`."""
-    return next((each for each in given if isinstance(each, Sampler)), None)
-
-
-def overridden(sampler: Sampler, *names: str) -> list[str]:
-    """Which of these methods a class of the program has replaced."""
-    kind = type(sampler)
-    return [name for name in names if getattr(kind, name) is not getattr(Sampler, name)]
-
-
-def refuse_other_order(sampler: Sampler) -> None:
-    """Check that a loader, which asks for the steps by position, delivers what iterating does.
-
-    Raises:
-        TypeError: a class of the program iterates in its own way.
-    """
-    if names := overridden(sampler, "__iter__", "__len__"):
-        raise TypeError(
-            f"{type(sampler).__name__} overrides {' and '.join(names)}, which this loader never "
-            "calls: it computes each step from its position. Pass batch_sampler= your own iterable "
-            "of lists of indices that is no ffrecord.torch.Sampler, or use torch's DataLoader"
-        )
-
-
-def refuse_other_dataset(sampler: Sampler, dataset: Any) -> None:  # noqa: ANN401 - a loader's
-    """Check that a sampler of a dataset, not of a number, is of one as long as the loader's.
-
-    Raises:
-        ValueError: it is not: indices would name other records.
-    """
-    known = isinstance(dataset, Dataset | data.Subset | data.ConcatDataset)
-    if known and sampler.fingerprint is not None and len(dataset) != sampler.count:
-        raise ValueError(
-            f"the Sampler is of {sampler.count} records, but the dataset of its loader has "
-            f"{len(dataset)}: indices would name other records. Make the Sampler of the dataset "
-            "that the loader reads; for its first n records only, make it of the number n"
-        )
-
-
 def _as_numpy(weights: torch.Tensor) -> npt.NDArray[Any]:
     """The numbers of a tensor on any device, of any type: those of a model, too."""
     values = weights.detach().cpu()
     made: npt.NDArray[Any] = (values.double() if values.is_floating_point() else values).numpy()
     return made
-
-
-def _from_environment(name: str, default: int) -> int:
-    """The world of torch.distributed if it runs, else of torchrun, else `default`."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        world = torch.distributed
-        return world.get_world_size() if name == "WORLD_SIZE" else world.get_rank()
-    return int(os.environ.get(name, default))

@@ -40,6 +40,18 @@ class _View(Dataset[T]):
     """Whether samples of several datasets are in one batch, which is a list then."""
 
     @property
+    def fingerprint(self) -> str:
+        """Changes if any record, or the order of records, changes."""
+        try:
+            return super().fingerprint
+        except ValueError:  # Parts have other columns: no reader has all of them.
+            return digest(self._traits())
+
+    def _traits(self) -> Iterable[bytes]:
+        """The identity of its parts, and of its choice of them."""
+        raise NotImplementedError
+
+    @property
     def _damaged(self) -> dict[int, str]:
         found: dict[int, str] = vars(self).setdefault("_found_damaged", {})
         return found
@@ -179,12 +191,15 @@ class Subset(_View[T]):
     def _pieces(self, indices: Sequence[int]) -> list[Piece]:
         if isinstance(indices, IndexBatch):
             seen = indices.through(self.choice.at, may_repeat=self.choice.may_repeat)
-            return _pieces_of(self._parts[0], seen)
+            return _pieces_of(as_ours(self.dataset, seen.array), seen)
         places = as_indices(indices)
         own = SeededIndices.like(self.choice.at(places).tolist(), indices)
         if own.places is None and self.choice.may_repeat:  # Each draw has a chance of its own.
             own.places = places
-        return _pieces_of(self._parts[0], own)
+        return _pieces_of(as_ours(self.dataset, own), own)
+
+    def _traits(self) -> Iterable[bytes]:
+        return [_named(self.dataset), self.choice.tobytes()]
 
     def _by_part(self, found: Mapping[int, str]) -> Iterator[tuple[Any, dict[int, str]]]:
         chosen = self.choice.at(np.array(list(found), np.int64)).tolist()
@@ -253,7 +268,7 @@ class ConcatDataset(_View[T]):
         if None in each or len({part._shown for part in parts}) > 1:
             return None
         try:
-            return LogicalSchema.of_all(each, lambda number: repr(parts[number]))
+            return LogicalSchema.of_any(each, lambda number: repr(parts[number]))
         except ValueError:
             return None
 
@@ -269,7 +284,7 @@ class ConcatDataset(_View[T]):
     def _pieces(self, indices: Sequence[int]) -> list[Piece]:
         places = as_indices(indices)
         owners = np.searchsorted(self.cumulative_sizes, places, "right")
-        pieces, parts = [], self._parts
+        pieces = []
         for number in np.unique(owners).tolist():
             rows = np.flatnonzero(owners == number)
             first = self.cumulative_sizes[number - 1] if number else 0
@@ -278,9 +293,13 @@ class ConcatDataset(_View[T]):
                 own.places is None
             ):  # A record may be in several parts, and parts have equal indices.
                 own.places = places[rows]
-            for piece in _pieces_of(parts[number], own):
+            part = as_ours(self.datasets[number], own)  # With its indices of now.
+            for piece in _pieces_of(part, own):
                 pieces.append(piece._replace(rows=rows[piece.rows]))
         return pieces
+
+    def _traits(self) -> Iterable[bytes]:
+        return map(_named, self.datasets)
 
     def _by_part(self, found: Mapping[int, str]) -> Iterator[tuple[Any, dict[int, str]]]:
         for part, first, end in self._spans():
@@ -377,12 +396,12 @@ def fingerprint_of(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
     if found is not None:
         return found
     try:
-        if isinstance(ours, Subset):
-            return digest([_named(ours.dataset), ours.choice.tobytes()])
+        if isinstance(ours, _View):
+            return digest(ours._traits())
         if type(ours) is data.Subset:
             choice = Choice(ours.indices, len(ours.dataset))  # type: ignore[arg-type]
             return digest([_named(ours.dataset), choice.tobytes()])
-        if isinstance(ours, ConcatDataset | data.ConcatDataset):
+        if isinstance(ours, data.ConcatDataset):
             return digest(map(_named, ours.datasets))
     except (TypeError, ValueError, IndexError):
         pass  # A dataset of the program may have other keys than integers, or no length.

@@ -24,7 +24,7 @@ from ffrecord.torch._engines import Beginning, Engine, draw_seed
 from ffrecord.torch._native_batches import Stream, decoders_of, source_of
 from ffrecord.torch._placing import current_accelerator, size_of
 from ffrecord.torch._sampler import Cursor, Sampler
-from ffrecord.torch._subsets import ConcatDataset, Subset, one_by_one
+from ffrecord.torch._subsets import ConcatDataset, Subset, as_ours, one_by_one
 
 # The limits of several batches that are loaded as one; more would fill the caches and gain
 # nothing.
@@ -45,9 +45,8 @@ class _Spare(NamedTuple):
     settings: list[Any]
     """The settings that the batches were made with."""
 
-    def fits(self, loader: Any, stream: tuple[Any, ...] | None, at: Cursor | None) -> bool:  # noqa: ANN401 - a `DataLoader`
-        """Whether they continue where an iteration begins, and load what it would load."""
-        now = _settings(loader.dataset, loader.collate_fn)
+    def fits(self, now: list[Any], stream: tuple[Any, ...] | None, at: Cursor | None) -> bool:
+        """Whether they continue where an iteration begins, and load what it would load `now`."""
         same = len(now) == len(self.settings) and all(map(operator.is_, now, self.settings))
         return same and self.ahead.alive and (self.stream, self.at) == (stream, at)
 
@@ -89,7 +88,10 @@ class Threads(Engine):
     def pending(self, loader: Any, sampler: Sampler, start: Cursor) -> int:  # noqa: ANN401 - a loader
         """Batches that the threads that wait have read ahead for an iterator at `start`."""
         spare = self._spare
-        if spare is None or not spare.fits(loader, sampler.identity(), start):
+        if spare is None:
+            return 0
+        now = _settings(loader.dataset, loader.collate_fn)
+        if not spare.fits(now, sampler.identity(), start):
             return 0
         return spare.ahead.pending
 
@@ -119,7 +121,7 @@ class Threads(Engine):
     ) -> Iterator[tuple[Cursor | None, Any]]:
         settings = _settings(loader.dataset, loader.collate_fn)
         reads_on = code_of_program(loader) is None
-        ahead = self._begin(loader, steps, sampler, start, reads_on)
+        ahead = self._begin(loader, steps, sampler, start, reads_on, settings)
         stream = None if sampler is None else sampler.identity()
         cursor = start
         try:
@@ -165,12 +167,13 @@ class Threads(Engine):
         sampler: Sampler | None,
         start: Cursor | None,
         reads_on: bool,
+        settings: list[Any],
     ) -> _Ahead:
         """The threads that are at `start` already, or new ones."""
         spare, self._spare = self._spare, None
         if spare is not None:
             stream = None if sampler is None else sampler.identity()
-            if spare.fits(loader, stream, start):
+            if spare.fits(settings, stream, start):
                 return spare.ahead
             _end(spare.ahead)
         return self._new(loader, steps, sampler, start, reads_on)
@@ -227,8 +230,8 @@ class Threads(Engine):
 def _settings(dataset: Any, *others: Any) -> list[Any]:  # noqa: ANN401 - any dataset
     """Parts of a batch that a user may replace between epochs, to compare by identity."""
     found = [*others, dataset]
-    if isinstance(dataset, data.Subset):
-        found.append(dataset.indices)
+    if type(dataset) is data.Subset:
+        found.append(as_ours(dataset, slice(None)))  # Another one if its indices have changed.
     if isinstance(dataset, Subset | data.Subset):
         return _settings(dataset.dataset, *found)
     if isinstance(dataset, ConcatDataset | data.ConcatDataset):

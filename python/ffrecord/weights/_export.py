@@ -23,6 +23,7 @@ import numpy as np
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
+from ffrecord._base.folders import sync_folder
 from ffrecord._base.shared_memory import write_all
 from ffrecord.checkpoint._activity import Activity, now, watched
 from ffrecord.checkpoint._agreement import digest
@@ -35,7 +36,6 @@ from ffrecord.checkpoint._safetensors_file import (
     check_folder,
     entry_of,
     front_of,
-    sync_folder,
     write_file,
 )
 from ffrecord.checkpoint._tensor_names import below, tensors_by_name

@@ -71,14 +71,14 @@ std::string DurabilityOf(const ClusterState::Name& name) {
 
 void ClusterNames::BeginPut(const net::PutBegin& begin, std::string owner_prefix,
                             Done<std::optional<NewExtent>> done) {
-  service_.BeginPut(begin, owner_prefix, quotas_, std::move(done));
+  service_.clients().BeginPut(begin, owner_prefix, quotas_, std::move(done));
 }
 
 void ClusterNames::NoteHeard(const ExtentId& id) { service_.extents().NoteHeard(UploadOf(id)); }
 
 Result<void> ClusterNames::Seal(ExtentWriter& writer, const net::PutSeal& seal) {
   NoteHeard(seal.id);
-  FFR_TRY(service_.CheckSeal(seal));
+  FFR_TRY(service_.clients().CheckSeal(seal));
   FFR_TRY(writer.Seal(seal.xxh3));
   NoteHeard(seal.id);
   return {};
@@ -108,11 +108,12 @@ Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name,
 // that has not joined yet speaks for its own names.
 void ClusterNames::Confirm(const std::string& name, bool accepts_old, Done<void> done) {
   if (service_.is_alone()) return done({});
-  service_.CatchUp(name, kCatchUpPatience, [accepts_old, done](const Result<void>& caught_up) {
-    if (caught_up || accepts_old) return done({});
-    done(Error{ErrorCode::kUnavailable,
-               "this node cannot tell what is published now: " + caught_up.error().message});
-  });
+  service_.clients().CatchUp(
+      name, kCatchUpPatience, [accepts_old, done](const Result<void>& caught_up) {
+        if (caught_up || accepts_old) return done({});
+        done(Error{ErrorCode::kUnavailable,
+                   "this node cannot tell what is published now: " + caught_up.error().message});
+      });
 }
 
 void ClusterNames::Resolve(const net::Resolve& request, Done<Resolved> done) {
@@ -261,7 +262,7 @@ void ClusterNames::Publish(const net::Publish& publish, std::span<const std::byt
   request.manifest.assign(bytes.begin(), bytes.end());
   request.deadline = AnswerBy(publish.patience_ms);
   request.quotas = quotas_;
-  service_.Publish(std::move(request), [done](const Result<std::uint64_t>& revision) {
+  service_.clients().Publish(std::move(request), [done](const Result<std::uint64_t>& revision) {
     if (!revision) return done(revision.error());
     done(net::RevisionReply{revision.value()});
   });
@@ -274,7 +275,7 @@ void ClusterNames::Remove(const net::Delete& removal, Done<void> done) {
   request.expected_revision = removal.expected_revision;
   request.grace = service_.options().delete_grace;
   request.deadline = AnswerBy(removal.patience_ms);
-  service_.Publish(
+  service_.clients().Publish(
       std::move(request), [this, name = removal.name, done](const Result<std::uint64_t>& removed) {
         if (removed) return done({});
         Error error = removed.error();

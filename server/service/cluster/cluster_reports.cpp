@@ -156,9 +156,9 @@ void ShowNodes(const ClusterState& state, MetricsPage& page) {
 }  // namespace
 
 Result<std::string> StatusJson(ClusterService& service) {
-  const auto status = FFR_TRY(service.GetStatus());
+  const auto status = FFR_TRY(service.status().GetStatus());
   const ClusterState& known = *status.state;
-  const ClusterService::ExtentCounts& counts = status.extents;
+  const ExtentCounts& counts = status.extents;
   return fmt::format(
       "{{\"cluster\": \"{}\", \"node\": {}, \"leased\": {}, \"leading\": {}, \"leader\": {}, "
       "\"trouble\": {}, \"frozen\": {}, \"why_frozen\": {}, \"incarnation\": \"{}\", "
@@ -189,10 +189,10 @@ Result<std::string> StatusJson(ClusterService& service) {
 }
 
 void ShowCluster(ClusterService& service, MetricsPage& page) {
-  const auto found = service.GetStatus();
+  const auto found = service.status().GetStatus();
   if (!found) return;
-  const ClusterService::Status& status = found.value();
-  const ClusterService::ExtentCounts& extents = status.extents;
+  const NodeStatus& status = found.value();
+  const ExtentCounts& extents = status.extents;
   page.Value("ffrecord_cluster_leased", "1 while the node holds its lease at the coordinator.",
              status.is_leased);
   page.Value("ffrecord_cluster_leading", "1 if the node leads the cluster.", status.is_leading);
@@ -230,17 +230,17 @@ void ShowCluster(ClusterService& service, MetricsPage& page) {
 }
 
 Result<std::string> SlotsJson(ClusterService& service) {
-  return service.Describe(
+  return service.status().Describe(
       [](const cluster::ClusterNode& node) { return DescribeSlots(node.view()); });
 }
 
 Result<std::string> PlanJson(ClusterService& service, const cluster::PlannedChange& change) {
-  return service.Describe(
+  return service.status().Describe(
       [&](const cluster::ClusterNode& node) { return DescribePlan(node.view(), change); });
 }
 
 Result<std::string> LostJson(ClusterService& service) {
-  return service.Describe([](const cluster::ClusterNode& node) -> Result<std::string> {
+  return service.status().Describe([](const cluster::ClusterNode& node) -> Result<std::string> {
     return DescribeLost(node.view(), node.replication().unheld());
   });
 }

@@ -11,7 +11,7 @@
 namespace ffrecord::server {
 
 // The pages of a cluster for operators, as JSON. Each waits for the service's thread and fails as
-// ClusterService::Describe.
+// StatusDesk::Describe.
 
 // This node's knowledge, without names.
 Result<std::string> StatusJson(ClusterService& service);

@@ -42,6 +42,24 @@ std::string ClusterState::AddressOf(std::string_view node) const {
   return found == nodes.end() || found->id != node ? "" : found->address;
 }
 
+std::string ClusterState::OwnerOf(const cluster::StripePlace& place) const {
+  const SlotMap& map = slots->map;
+  const std::uint16_t owner = map.StripeOwners(place.slot, place.member_count)[place.member];
+  return owner == SlotMap::kNoNode ? "" : map.nodes[owner].id;
+}
+
+std::vector<std::string> ClusterState::HoldersUp(const cluster::StripePlace& place,
+                                                 const ExtentId& id, std::string_view but) const {
+  std::vector<std::string> holders = slots->CandidatesOf(id, NodesUp());
+  if (std::string owner = OwnerOf(place); !owner.empty())
+    holders.insert(holders.begin(), std::move(owner));
+  std::vector<std::string> up;
+  for (std::string& node : holders)
+    if (node != but && IsUp(node) && std::ranges::find(up, node) == up.end())
+      up.push_back(std::move(node));
+  return up;
+}
+
 std::shared_ptr<const ClusterState::NameMap> NamesOf(const cluster::NameTable& table,
                                                      const ClusterState::NameMap& before,
                                                      const std::set<std::string>& changed) {

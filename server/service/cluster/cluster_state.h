@@ -5,11 +5,13 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "libffrecord/format/dataset_manifest.h"
 #include "libffrecord/net/protocol/cluster_messages.h"
 #include "server/cluster/records.h"
+#include "server/cluster/stripe_table.h"
 #include "server/cluster/view.h"
 #include "server/service/cluster/persistent_map.h"
 
@@ -48,6 +50,11 @@ struct ClusterState {
   std::set<std::string> NodesUp() const;
   // Empty: it is not known.
   std::string AddressOf(std::string_view node) const;
+  // The node that is to hold that member of a stripe. Empty: it has none.
+  std::string OwnerOf(const cluster::StripePlace& place) const;
+  // The nodes that are up and may have a member of a stripe, its owner first. Without `but`.
+  std::vector<std::string> HoldersUp(const cluster::StripePlace& place, const ExtentId& id,
+                                     std::string_view but) const;
 };
 using ClusterStatePtr = std::shared_ptr<const ClusterState>;
 

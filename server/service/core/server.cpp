@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
 #include <span>
 #include <system_error>
@@ -14,14 +15,17 @@
 #include "libffrecord/base/timed_waits.h"
 #include "libffrecord/io/file.h"
 #include "server/service/cluster/cluster_cache.h"
-#include "server/service/core/server_impl.h"
+#include "server/service/core/acceptor.h"
+#include "server/service/core/admin_pages.h"
+#include "server/service/core/server_parts.h"
+#include "server/service/core/upkeep.h"
+#include "server/service/core/worker.h"
 
 namespace ffrecord::server {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kScrubKey = "scrub";  // In the metadata: how far the scrubber has come.
 // Lines of one kind in the log at start; a further line has the count.
 constexpr std::size_t kExamplesMax = 10;
 
@@ -56,6 +60,44 @@ void LogFindings(const ExtentStore::ScanReport& scan, const Catalog::Report& cat
 
 }  // namespace
 
+// Composes a daemon: makes its parts, its workers and its rooms in their order, and ends them in
+// the other. Belongs to the thread that starts and stops the server.
+struct Server::Impl : ServerParts {
+  using ServerParts::ServerParts;
+  ~Impl();
+
+  Result<void> StartAdmin();
+  Result<void> Open();
+  Result<void> OpenCatalog(PublishedNames published);
+  Result<void> OpenCluster();
+  Result<void> OpenOrigins(ClusterService::Options& node);
+  Result<ExtentStore::Disks> OpenDisks();
+  void KeepRoomAtHome();
+  PlannedDatasets::Source PlannedHere();
+  PlannedDatasets::Source PlannedInCluster();
+  Result<void> StartWorkers();
+  void NoteFailedWorker();
+  bool Stop(Clock::time_point deadline);
+  bool LeaveCluster(Clock::time_point deadline);
+
+  std::string transports;
+  ConnectionContext::IdentitySource identity;  // Set before the workers.
+  Upkeep upkeep{*this};
+  AdminPages pages{*this, upkeep};
+  std::vector<std::unique_ptr<Worker>> workers;
+  std::unique_ptr<AdminServer> admin;
+  std::future<void> leaving;  // Once it stops: of the cluster.
+  Acceptor acceptor{*this};
+};
+
+Result<void> Server::Impl::StartAdmin() {
+  if (!options.admin) return {};
+  AdminServer::Pages shown = pages.Make();
+  shown.token = FFR_TRY(ReadAdminToken(options.admin_token_file));
+  admin = FFR_TRY(AdminServer::Start(*options.admin, std::move(shown)));
+  return {};
+}
+
 Result<void> Server::Impl::Open() {
   if (!options.token_keys.empty()) token_keys = FFR_TRY(TokenKeys::Load(options.token_keys));
   auto database = FFR_TRY(OpenSqliteStore(home / "metadata.sqlite"));
@@ -71,7 +113,6 @@ Result<void> Server::Impl::Open() {
   auto disks = FFR_TRY(OpenDisks());
   extents = FFR_TRY(ExtentStore::Open(std::move(disks), published.Extents()));
   KeepRoomAtHome();
-  stop_accepting = FFR_TRY(EventFd::Make());
   return options.cluster ? OpenCluster() : OpenCatalog(std::move(published));
 }
 
@@ -226,10 +267,9 @@ Result<void> Server::Impl::StartWorkers() {
                                   ? options.core_count
                                   : std::max(std::thread::hardware_concurrency(), 1U);
   const std::uint64_t epoch = RandomNumber();
-  FFR_TRY(ListenLocally(epoch));
-  FFR_TRY(OpenRdma());
-  transports =
-      std::string(tls ? "tls" : "tcp") + (local_listener ? ",shm" : "") + (rdma ? ",rdma" : "");
+  FFR_TRY(acceptor.Open(epoch));
+  transports = std::string(tls ? "tls" : "tcp") + (acceptor.is_local_open() ? ",shm" : "") +
+               (rdma ? ",rdma" : "");
   identity = [this] {
     if (options.identity || cluster == nullptr) return options.identity;
     return std::optional(cluster->Identity());
@@ -266,82 +306,11 @@ Result<void> Server::Impl::StartWorkers() {
     engine_name = engine->name();
     workers.push_back(FFR_TRY(Worker::Start(context, std::move(engine))));
   }
-  FFR_TRY(StartScrubbers());
-  FFR_TRY(StartDrains());
-  StartUpkeep();
+  FFR_TRY(upkeep.Start());
   if (const auto bad_count = extents->totals().bad_count; bad_count > 0)
     spdlog::error("event=extents_bad count={}", bad_count);
-  acceptor = std::thread([this] { Accept(); });
+  acceptor.Start(workers, [this] { upkeep.Tick(); });
   state.store(State::kReady, std::memory_order_release);
-  return {};
-}
-
-// The first one goes on where that of a daemon with one disk stood.
-Result<void> Server::Impl::StartScrubbers() {
-  for (const auto& disk : extents->disks()) {
-    const bool is_only = extents->disks().size() == 1 && extents->missing_disk_count() == 0;
-    const std::string key = is_only ? kScrubKey : kScrubKey + ("/" + Hex(disk->id()));
-    auto from = FFR_TRY(meta->Get(key));
-    if (!from && disk == extents->disks().front()) from = FFR_TRY(meta->Get(kScrubKey));
-    scrubbers.push_back(std::make_unique<Scrubber>(
-        *extents, *disk, options.scrub,
-        from ? Scrubber::Position::Decode(from->value) : Scrubber::Position{},
-        [this, key](const Scrubber::Position& position) { SaveScrub(key, position); },
-        [](const Extent& extent, const std::string& why_bad) {
-          if (why_bad.empty())
-            spdlog::info("event=extent_good extent={}", extent.disk->PathOf(extent.id).string());
-          else
-            spdlog::error("event=extent_bad error=\"{}\"", why_bad);
-        }));
-  }
-  if (origins) ScrubOrigins();
-  return {};
-}
-
-// Cached extents that are damaged are removed, and fetched again at the next read.
-void Server::Impl::ScrubOrigins() {
-  for (const auto& disk : origins->store().disks())
-    cache_scrubbers.push_back(std::make_unique<Scrubber>(
-        origins->store(), *disk, options.scrub, Scrubber::Position{},
-        [](const Scrubber::Position&) {},
-        [&cache = *origins](const Extent& extent, const std::string& why_bad) {
-          if (why_bad.empty()) return;
-          spdlog::warn("event=cached_extent_bad error=\"{}\"", why_bad);
-          cache.Discard(extent);
-        }));
-}
-
-Result<void> Server::Impl::StartDrains() {
-  const auto& wanted = options.disks.drained;
-  std::vector<Disk*> disks;
-  for (const DiskId& id : wanted) {
-    const auto found = std::ranges::find(
-        extents->disks(), id, [](const auto& disk) -> const DiskId& { return disk->id(); });
-    if (found == extents->disks().end())
-      return Error{ErrorCode::kConflict, "--drain-disk " + Hex(id) +
-                                             ": no such disk of this daemon is there; the log "
-                                             "names the ids of those that are (event=disk)"};
-    disks.push_back(found->get());
-  }
-  if (disks.size() >= extents->disks().size())
-    return disks.empty() ? Result<void>()
-                         : Error{ErrorCode::kConflict,
-                                 "--drain-disk: no disk is left that takes the extents; add one "
-                                 "with --data"};
-  for (Disk* const disk : disks) {
-    spdlog::info("event=disk_draining id={} extents={}", Hex(disk->id()),
-                 disk->totals().extent_count.load());
-    drains.push_back(std::make_unique<DiskDrain>(
-        *extents, *disk, DiskDrain::Options{},
-        DiskDrain::Told{[](const Extent& extent, const Error& why) {
-                          spdlog::error("event=extent_not_moved extent={} error=\"{}\"",
-                                        extent.disk->PathOf(extent.id).string(), why.message);
-                        },
-                        [](const Disk& drained) {
-                          spdlog::info("event=disk_drained id={} data={}", Hex(drained.id()),
-                                       drained.folder().parent_path().string());
-                        }}));
-  }
   return {};
 }
 
@@ -350,84 +319,10 @@ void Server::Impl::NoteFailedWorker() {
   if (count == metrics.size() && options.on_failure) options.on_failure();
 }
 
-// Not where it could take the room of a deletion: what is read twice then is no harm.
-void Server::Impl::SaveScrub(const std::string& key, const Scrubber::Position& position) {
-  if (!home_disk->reserve().is_whole() || !home_disk->writes().CheckWritable()) return;
-  const auto saved = guarded_meta->TryCommit({{}, {{key, position.Encode()}}, {}});
-  if (!saved) spdlog::warn("event=scrub_not_saved error=\"{}\"", saved.error().message);
-}
-
-// A disk that was full may have room again, which others have made.
-void Server::Impl::LookForRoom(Disk& disk) {
-  disk.RefreshSpace();
-  if (disk.space().free_bytes >= kExtentSizeMax && &disk.writes() != &home_disk->writes())
-    disk.writes().NoteSuccess();
-}
-
-// A disk that hangs keeps its own extents, and none of another disk.
-void Server::Impl::StartUpkeep() {
-  const auto add = [this](JobPool::Strand& strand, std::function<Result<std::uint64_t>()> work) {
-    upkeep.push_back(std::make_unique<Upkeep>(strand, std::move(work)));
-  };
-  if (origins)
-    add(jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
-      origins->Tend();
-      return 0;
-    });
-  for (const auto& disk : extents->disks())
-    add(jobs->AddUpkeep(), [this, &disk = *disk]() -> Result<std::uint64_t> {
-      LookForRoom(disk);
-      if (!catalog) return 0;
-      return catalog->UnlinkOn(disk);
-    });
-  add(jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
-    home_disk->Look();
-    return 0;
-  });
-  if (!catalog) return;
-  add(jobs->upkeep(), [this]() -> Result<std::uint64_t> {
-    FFR_TRY(catalog->GiveUpUploads(Clock::now()));
-    return 0;
-  });
-  add(jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
-    FFR_TRY(catalog->ForgetUnlinked());
-    return 0;
-  });
-}
-
-// Also of a node, which keeps there what it knows of its cluster.
-void Server::Impl::LogWhetherMetadataAnswers() {
-  const auto answers = home_disk->CheckAnswers();
-  if (std::exchange(metadata_answers, bool{answers}) == bool{answers}) return;
-  if (answers)
-    spdlog::info("event=metadata_answers");
-  else
-    spdlog::error("event=metadata_hangs error=\"{}\"", answers.error().message);
-}
-
-void Server::Impl::Collect() {
-  LogWhetherMetadataAnswers();
-  for (const auto& part : upkeep) {
-    // One at a time: the disk may be slower than the clock.
-    if (part->is_running.exchange(true)) continue;
-    jobs->Post(part->strand, [&part = *part] {
-      const auto unlinked = part.work();
-      if (!unlinked)
-        spdlog::error("event=collect_failed error=\"{}\"", unlinked.error().message);
-      else if (unlinked.value() > 0)
-        spdlog::info("event=collected extents={}", unlinked.value());
-      part.is_running = false;
-    });
-  }
-}
-
 bool Server::Impl::Stop(Clock::time_point deadline) {
   auto ready = State::kReady;
   state.compare_exchange_strong(ready, State::kDraining);
-  if (acceptor.joinable()) {
-    stop_accepting.Ring();
-    acceptor.join();
-  }
+  acceptor.Stop();
   for (auto& worker : workers) worker->Drain();
   const bool all_closed = connection_count.WaitNone(deadline);
   for (auto& worker : workers) worker->Stop();
@@ -479,7 +374,7 @@ Result<std::unique_ptr<Server>> Server::Start(const Options& options) {
   impl->home_lock = std::move(lock);
   impl->folders = std::move(folders);
   impl->tls = std::move(tls);
-  impl->RefreshTls();
+  impl->acceptor.RefreshTls();
   FFR_TRY(impl->StartAdmin());
   FFR_TRY(impl->Open());
   FFR_TRY(impl->StartWorkers());
@@ -493,7 +388,7 @@ std::optional<net::Address> Server::admin_address() const {
 }
 std::string_view Server::engine_name() const noexcept { return impl_->engine_name; }
 const std::string& Server::transports() const noexcept { return impl_->transports; }
-std::string_view Server::authentication() const noexcept { return impl_->Authentication(); }
+std::string_view Server::authentication() const noexcept { return impl_->pages.Authentication(); }
 const Catalog::Report& Server::catalog_report() const noexcept { return impl_->catalog->report(); }
 const ExtentStore::ScanReport& Server::scan_report() const noexcept {
   return impl_->extents->scan_report();

@@ -17,10 +17,10 @@
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/transport/endpoint.h"
-#include "server/service/core/connection.h"
+#include "server/service/connection/connection.h"
 #include "server/service/core/connection_count.h"
 #include "server/service/core/fault_lines.h"
-#include "server/service/core/job_pool.h"
+#include "server/service/jobs/job_pool.h"
 #include "server/service/read/disk_reader.h"
 #include "server/service/read/idle_reads.h"
 
@@ -33,7 +33,7 @@ class Worker {
   struct Context {  // Outlive the worker.
     Names& names;
     ClusterService* cluster;  // Null: the daemon is in no cluster.
-    const Connection::IdentitySource& identity;
+    const ConnectionContext::IdentitySource& identity;
     ExtentStore& extents;
     DoubtedExtents* doubts;  // Null in a cluster.
     OriginCache* origins;    // Null without one.
@@ -76,7 +76,7 @@ class Worker {
   struct Job {
     std::uint64_t connection;
     std::string tenant;
-    Connection::Work work;
+    Reply::Work work;
   };
 
   Worker(const Context& context, std::unique_ptr<IoEngine> engine, UniqueFd epoll, EventFd wake);
@@ -112,7 +112,7 @@ class Worker {
   IdleReads idle_reads_;
   bool is_disk_watched_ = false;  // By epoll: nobody else waits for the disk then.
   bool has_disk_news_ = false;
-  Connection::Context connection_context_;
+  ConnectionContext connection_context_;
 
   struct Member {
     std::unique_ptr<Connection> connection;

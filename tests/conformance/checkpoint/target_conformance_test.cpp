@@ -187,6 +187,27 @@ TEST_P(CheckpointTargetConformance, ACommittedStepRefusesOthersAndStays) {
   EXPECT_EQ(WrongIn(1, first), "");
 }
 
+// Whether the target shares bytes between steps or not.
+TEST_P(CheckpointTargetConformance, AnIncrementalSaveIsWholeWithoutTheStepBeforeIt) {
+  SaveOptions options;
+  options.incremental = true;
+  test::State state(1'001, test::Seed());
+  for (std::uint64_t step = 1; step < 5; ++step) {
+    state.vector[step] ^= std::byte{1};
+    const auto saved = test::SaveAlone(place_.address, step, state, options);
+    ASSERT_TRUE(saved) << saved.error().message;
+    if (step > 1) {
+      ASSERT_TRUE(Open()->Remove(step - 1, std::nullopt));
+    }
+    EXPECT_EQ(test::Compare(place_.address, state, step), "");
+  }
+  state.vector[0] ^= std::byte{1};
+  options.replaces = true;
+  const auto replaced = test::SaveAlone(place_.address, 4, state, options);
+  ASSERT_TRUE(replaced) << replaced.error().message;
+  EXPECT_EQ(test::Compare(place_.address, state, 4), "");
+}
+
 // --- Removals ------------------------------------------------------------------------------------
 
 TEST_P(CheckpointTargetConformance, ARemovedStepIsGoneAndMayBeSavedAgain) {

@@ -231,7 +231,8 @@ class WatchedAttempt final : public CheckpointAttempt {
                                                const std::function<void()>& released) override {
     return real_->PutSegments(segments, released);
   }
-  Result<bool> Keep(const PartManifest& base, std::uint32_t index, std::string_view name) override {
+  Result<std::optional<WrittenFile>> Keep(const PartManifest& base, std::uint32_t index,
+                                          std::string_view name) override {
     return real_->Keep(base, index, name);
   }
 

@@ -91,6 +91,21 @@ TEST(CheckpointPlanTest, LargeTensorsLieInTheFileAsInMemory) {
   }
 }
 
+TEST(CheckpointPlanTest, EachTensorHasItsBoxWhateverTheOrderOfKeys) {
+  const std::vector<std::byte> bytes(3000);
+  std::vector<TensorView> tensors;
+  for (std::size_t i = 0; i < 1000; ++i)
+    tensors.push_back(Whole(std::to_string(i * 7919 % 1000), std::span(bytes).first(1 + i)));
+  const PartPlan plan = PlanPart(7, {}, 0, tensors).value();
+
+  ASSERT_EQ(plan.box_of_tensor.size(), tensors.size());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const StoredBox& box = plan.part.boxes[plan.box_of_tensor[i]];
+    EXPECT_EQ(box.key, tensors[i].key);
+    EXPECT_EQ(box.size_bytes, tensors[i].data.size());
+  }
+}
+
 TEST(CheckpointPlanTest, ASegmentThatIsFullIsFollowedByAnother) {
   const std::vector<std::byte> bytes(9000);
   const std::vector<TensorView> tensors{Whole("a", bytes), Whole("b", bytes), Whole("c", bytes)};

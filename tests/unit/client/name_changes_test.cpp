@@ -10,6 +10,7 @@
 
 #include "client/dataset/catalog.h"
 #include "fake_daemon.h"
+#include "libffrecord/net/protocol/begun_request.h"
 #include "libffrecord/net/rpc/session.h"
 #include "one_daemon.h"
 
@@ -32,11 +33,15 @@ class NameChangesTest : public testing::Test {
   Result<std::uint64_t> Replace() const {
     return catalog().Publish("name", OneFile(10), Mode::kReplace, 0, Soon());
   }
+  static Result<void> WithoutValue(const Result<std::uint64_t>& result) {
+    return result ? Result<void>() : result.error();
+  }
   void OthersPublish() { revision_ = ++last_; }
 
   std::uint64_t revision_ = 0, last_ = 10;
   std::function<void()> before_ = [] {};  // Of the next change, once.
   std::function<void()> after_;           // Likewise; its answer is lost.
+  std::function<void()> late_;            // Likewise; the daemon gives it up before it is done.
   ErrorCode look_ = ErrorCode::kOk;       // Of questions for the name.
   ErrorCode refusal_ = ErrorCode::kOk;    // Of changes that the name would allow.
   int busy_ = 0;                          // So many changes are not begun.
@@ -58,6 +63,11 @@ class NameChangesTest : public testing::Test {
     if (after_) {
       std::exchange(after_, nullptr)();
       return false;
+    }
+    if (late_) {
+      std::exchange(late_, nullptr)();
+      FakeDaemon::SendError(request, ErrorCode::kUnavailable, net::kBegunErrno);
+      return true;
     }
     if (done != ErrorCode::kOk)
       FakeDaemon::SendError(request, done);
@@ -149,6 +159,27 @@ TEST_F(NameChangesTest, AChangeWhoseAnswerWasLostIsDone) {
   EXPECT_EQ(publications_.at(0).attempt, publications_.at(1).attempt);
   after_ = [] {};
   EXPECT_TRUE(Remove());
+}
+
+// A daemon whose disk hangs gives a change up, and carries it out when the disk answers.
+TEST_F(NameChangesTest, AChangeThatWasGivenUpAndIsCarriedOutIsDone) {
+  OthersPublish();
+  late_ = [] {};
+  EXPECT_EQ(Replace().value(), 12U);
+  late_ = [] {};
+  EXPECT_TRUE(Remove());
+}
+
+TEST_F(NameChangesTest, WhatOthersPublishOverAChangeThatWasGivenUpStays) {
+  OthersPublish();
+  for (const bool removes : {false, true}) {
+    late_ = [this] { OthersPublish(); };
+    const Result<void> changed = removes ? Remove() : WithoutValue(Replace());
+    ASSERT_FALSE(changed);
+    EXPECT_EQ(changed.error().code, ErrorCode::kConflict);
+    EXPECT_NE(changed.error().message.find("may have taken effect"), std::string::npos);
+    EXPECT_EQ(revision_, last_);
+  }
 }
 
 TEST_F(NameChangesTest, WhoeverIsThereReplacesAndRemovesWhatOthersPublishMeanwhile) {

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <thread>
 
@@ -25,6 +26,7 @@ namespace {
 using test::AsBytes;
 using test::OpenOne;
 using test::TempFolder;
+using test::TestFile;
 
 TEST(RecordWriterTest, SummaryIsThatOfTheFile) {
   const TempFolder folder;
@@ -142,6 +144,28 @@ TEST(RecordWriterTest, ExistingFileIsReplacedOnlyOnRequest) {
   EXPECT_EQ(test::ReadFile(folder / "a.ffr"), "old");
   ASSERT_TRUE(writer.Close());
   EXPECT_EQ(OpenOne(folder / "a.ffr").value().record_count(), 0U);
+}
+
+// It would write over the bytes of its parent, and give the file its name.
+TEST(RecordWriterTest, AForkedChildDoesNotGoOnWithWhatItsParentWrites) {
+  const TempFolder folder;
+  const TestFile old({"a"});
+  std::array writers{RecordWriter::Create(folder / "a.ffr", {}, {}).value(),
+                     RecordWriter::Append(old.path(), {}).value()};
+  for (RecordWriter& writer : writers) {
+    ASSERT_TRUE(writer.Write(AsBytes("b")));
+    const int status = test::RunInChild([&] {
+      const auto written = writer.Write(AsBytes("child"));
+      if (written || written.error().code != ErrorCode::kInvalidArgument) return 1;
+      return writer.Close() ? 2 : 0;
+    });
+    EXPECT_EQ(status, 0);
+    ASSERT_TRUE(writer.Write(AsBytes("c")));
+    ASSERT_TRUE(writer.Close());
+  }
+
+  EXPECT_EQ(test::ReadAll(OpenOne(folder / "a.ffr").value()), (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(test::ReadAll(OpenOne(old.path()).value()), (std::vector<std::string>{"a", "b", "c"}));
 }
 
 TEST(RecordWriterTest, ClosedWriterRefusesEverything) {

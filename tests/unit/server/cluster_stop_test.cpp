@@ -5,7 +5,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cut_store.h"
 #include "daemon.h"
@@ -62,7 +66,7 @@ class ClusterStopTest : public testing::Test {
 
 TEST_F(ClusterStopTest, WhoWaitsForTheStoreIsAnsweredBeforeTheServiceHasStopped) {
   Start(cluster::kGenerationKey);
-  service_->CatchUp("a", 10min, Done<void>());
+  service_->clients().CatchUp("a", 10min, Done<void>());
   ASSERT_TRUE(Eventually([&] { return HeldCount() == 1; }));
   ExpectAnsweredByStop();
 }
@@ -73,8 +77,24 @@ TEST_F(ClusterStopTest, WhoPublishesIsAnswered) {
   request.name = "a";
   request.attempt = 5;
   request.deadline = cluster::TimePoint::clock::now() + 10min;
-  service_->Publish(std::move(request), Done<std::uint64_t>());
+  service_->clients().Publish(std::move(request), Done<std::uint64_t>());
   ASSERT_TRUE(Eventually([&] { return HeldCount() == 1; }));
+  ExpectAnsweredByStop();
+}
+
+// A comparison waits for all members; the wait ends with the service, and so does what it began.
+TEST_F(ClusterStopTest, AnOperatorWhoComparesTheMetadataIsAnswered) {
+  Start("nothing");
+  const auto put = [&](std::string key, std::vector<std::byte> value) {
+    std::promise<bool> made;
+    store_.lock()->TryCommit({{}, {{std::move(key), std::move(value)}}, {}}, Clock::now() + 1min,
+                             [&](const auto& outcome) { made.set_value(bool(outcome)); });
+    return made.get_future().get();
+  };
+  ASSERT_TRUE(put("members/n2", cluster::MemberRecord{}.Encode()));
+  ASSERT_TRUE(Eventually([&] { return service_->state()->nodes.size() == 2; }));
+  service_->metadata().WorkOnHistory({}, Done<std::string>());
+  ASSERT_TRUE(service_->status().GetStatus());  // Its thread has begun with it.
   ExpectAnsweredByStop();
 }
 

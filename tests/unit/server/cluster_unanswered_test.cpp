@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "libffrecord/base/hex.h"
 #include "publication_fixture.h"
 #include "server/cluster/rebuild.h"
 
@@ -16,8 +17,8 @@ using test::Puts;
 class UnansweredCommitsTest : public test::ClusterPublicationTest {
  protected:
   // Up to its commit, which is on its way for long: that.
-  MetaStore::Commit BeginDelayed() {
-    Begin(Mode::kCreate, {extent_});
+  MetaStore::Commit BeginDelayed(Mode mode = Mode::kCreate) {
+    Begin(mode, {extent_});
     one_.AnswerHoldings(Holding::kHeld);
     one_.Run(10ms);
     one_.delays_commits = true;
@@ -125,20 +126,49 @@ TEST_F(UnansweredCommitsTest, WhatHasNotCommittedIsNotSaidToBeInDoubt) {
   EXPECT_FALSE(IsToldInDoubt(taken)) << taken.message;
 }
 
-TEST_F(UnansweredCommitsTest, AnAttemptOfWhichAllIsKnownIsNotSaidToBeInDoubt) {
+// What others have made of the name since: it is removed, or published again.
+class AttemptThatIsPastTest : public UnansweredCommitsTest,
+                              public testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(IsRemoved, AttemptThatIsPastTest, testing::Bool());
+
+TEST_P(AttemptThatIsPastTest, HasHadItsEffect) {
   const MetaStore::Commit commit = BeginDelayed();
   ASSERT_TRUE(IsCarriedOut(commit));
-  // And removed since: its list of files is going.
+  const std::uint64_t revision = one_.RevisionOf("datasets/set");
+  // Its list of files is going.
   TombstoneRecord record;
   record.grace = 60s;
   record.runs = RunsOf({BodyExtentOf(kAttempt)});
-  (void)one_.state.TryCommit({{}, {{"deletes/name-1-0", record.Encode()}}, {"datasets/set"}},
-                             one_.now);
+  MetaStore::Commit change{{}, {{"deletes/name-" + Hex(revision) + "-0", record.Encode()}}, {}};
+  if (GetParam()) change.deletes.push_back("datasets/set");
+  (void)one_.state.TryCommit(change, one_.now);
+  if (!GetParam()) one_.Publish("set", {one_.ExtentOf(true, 77)}, 2, 31);
+  one_.Run(1s);
+  auto result = Outcome();
+  ASSERT_TRUE(result && *result) << (result ? result->error().message : "it goes on");
+  EXPECT_EQ(result->value(), revision);
+
+  // Another node, which the client asks the same, knows of no try.
+  one_.Start();
+  Begin(Mode::kCreate, {extent_});
+  one_.Run(1s);
+  result = Outcome();
+  ASSERT_TRUE(result && *result) << (result ? result->error().message : "it goes on");
+  EXPECT_EQ(result->value(), revision);
+}
+
+// Revisions do not come again, so its commit is as good as lost.
+TEST_F(UnansweredCommitsTest, ASwapIsOverOnceTheNameIsAtAnotherRevision) {
+  one_.Publish("set", {one_.ExtentOf(true, 77)}, 2, 31);
+  one_.Run(1s);
+  expected_revision_ = one_.RevisionOf("datasets/set");
+  const MetaStore::Commit commit = BeginDelayed(Mode::kSwap);
+  one_.Publish("set", {one_.ExtentOf(true, 78)}, 2, 32);
   one_.Run(1s);
   const Error error = Late();
-  EXPECT_EQ(error.code, ErrorCode::kConflict);
-  EXPECT_TRUE(Says(error, "was published by this attempt")) << error.message;
+  EXPECT_EQ(error.code, ErrorCode::kConflict) << error.message;
   EXPECT_FALSE(IsToldInDoubt(error)) << error.message;
+  EXPECT_FALSE(IsCarriedOut(commit));
 }
 
 // What stands under the name by then is not what was to be removed.

@@ -80,7 +80,7 @@ class ClusterWaitsTest : public testing::Test {
   }
   // The service has done what it was told before, and answered what it could.
   void LetItStep() {
-    for (int i = 0; i < 2; ++i) ASSERT_TRUE(service_->GetStatus());
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(service_->status().GetStatus());
   }
 
   test::VirtualClock clock_;
@@ -111,7 +111,7 @@ TEST_F(ClusterWaitsTest, ANodeThatStopsGivesItsLeaseBack) {
 TEST_F(ClusterWaitsTest, WhoCatchesUpIsAnsweredOnceThisNodeKnowsTheLastPublication) {
   way_->HoldNews();
   Put(cluster::kGenerationKey, {});
-  service_->CatchUp("a", 10min, Done<void>());
+  service_->clients().CatchUp("a", 10min, Done<void>());
   LetItStep();  // It asks the store,
   EXPECT_TRUE(Has(cluster::kGenerationKey));
   LetItStep();  // and has been answered.
@@ -137,7 +137,7 @@ TEST_F(ClusterWaitsTest, WhoPublishesWaitsUntilThisNodesDiskHasTheName) {
   home_way_->HoldCommits();
   const auto begun = Clock::now();
 
-  service_->Publish(std::move(request), Done<std::uint64_t>());
+  service_->clients().Publish(std::move(request), Done<std::uint64_t>());
 
   EXPECT_TRUE(Eventually([&] { return answered_ == 1; }));
   EXPECT_TRUE(is_well_) << why_;
@@ -181,7 +181,7 @@ class ClusterOutcomesTest : public ClusterWaitsTest {
  protected:
   // Put back to an older state; nobody has confirmed it.
   void PutBack(std::uint64_t incarnation) {
-    ASSERT_TRUE(Eventually([&] { return service_->GetStatus().value().is_leading; }));
+    ASSERT_TRUE(Eventually([&] { return service_->status().GetStatus().value().is_leading; }));
     const auto found = Get(std::string(cluster::kHistoryKey));
     ASSERT_TRUE(found);
     auto record = cluster::HistoryRecord::Decode(found->value).value();
@@ -189,7 +189,7 @@ class ClusterOutcomesTest : public ClusterWaitsTest {
     record.incarnation = incarnation;
     record.is_confirmed = false;
     Put(cluster::kHistoryKey, record.Encode());
-    ASSERT_TRUE(Eventually([&] { return service_->GetStatus().value().is_frozen; }));
+    ASSERT_TRUE(Eventually([&] { return service_->status().GetStatus().value().is_frozen; }));
   }
   void Confirm(std::uint64_t incarnation) {
     service_->WorkOnHistory({net::MetadataHistory::Action::kConfirm, false, incarnation},

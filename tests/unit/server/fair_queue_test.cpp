@@ -2,7 +2,7 @@
 // jobs they have and however long those are; jobs of one tenant keep their order; and nobody is
 // passed over. Method: jobs that note who had them run, with costs that the test makes up.
 
-#include "server/service/core/fair_queue.h"
+#include "server/service/jobs/fair_queue.h"
 
 #include <gtest/gtest.h>
 

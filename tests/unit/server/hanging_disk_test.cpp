@@ -24,7 +24,7 @@
 #include "daemon_metrics.h"
 #include "hang.h"
 #include "new_extents.h"
-#include "server/service/core/job_pool.h"
+#include "server/service/jobs/job_pool.h"
 #include "server_peers.h"
 #include "temp_folder.h"
 #include "virtual_clock.h"

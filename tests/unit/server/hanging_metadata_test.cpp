@@ -18,6 +18,7 @@
 
 #include "daemon_metrics.h"
 #include "hang.h"
+#include "libffrecord/net/protocol/begun_request.h"
 #include "server_peers.h"
 #include "temp_folder.h"
 #include "virtual_clock.h"
@@ -74,11 +75,15 @@ class HangingMetadataTest : public ServerTest {
 
   std::unique_ptr<Channel> Connect() { return ConnectTo(*home_); }
 
-  Result<void> Publish(Channel& channel, const std::string& name, const ExtentId& id,
-                       std::uint64_t attempt) {
+  std::vector<std::byte> ManifestOf(const ExtentId& id) {
     DatasetManifest manifest;
     manifest.files.push_back({"file", kData.size(), {{id, kData.size(), Xxh3(AsBytes(kData))}}});
-    const auto bytes = EncodeDatasetManifest(manifest).value();
+    return EncodeDatasetManifest(manifest).value();
+  }
+
+  Result<void> Publish(Channel& channel, const std::string& name, const ExtentId& id,
+                       std::uint64_t attempt) {
+    const auto bytes = ManifestOf(id);
     const std::span<const std::byte> piece(bytes);
     FFR_TRY(channel.Call(FrameType::kPublish,
                          net::Publish{Mode::kCreate, attempt, 0, name}.Encode(), {&piece, 1},
@@ -115,7 +120,9 @@ class HangingMetadataTest : public ServerTest {
   // Begins a publication that hangs, and waits until the daemon refuses what comes.
   void Hang(const ExtentId& id) {
     sync_hangs = true;
-    ExpectRefused(Publish(*Connect(), "waits", id, 2));
+    const auto given_up = Publish(*Connect(), "waits", id, 2);
+    ExpectRefused(given_up);
+    EXPECT_EQ(given_up.error().system_errno, net::kBegunErrno) << "it takes effect later";
     EXPECT_GT(hanging_count, 0);
   }
 
@@ -144,7 +151,9 @@ TEST_F(HangingMetadataTest, WhatIsPublishedIsReadAndTheRestIsRefusedUntilTheDisk
   const auto begin = Clock::now();
   for (std::uint64_t i = 0; i < 20; ++i) {
     const auto again = Connect();
-    ExpectRefused(Publish(*again, "more", second_, 10 + i));
+    const auto refused = Publish(*again, "more", second_, 10 + i);
+    ExpectRefused(refused);
+    EXPECT_EQ(refused.error().system_errno, 0) << "it was not begun";
     ExpectRefused(Put(*again, MakeExtentId(3, 0, 0), kData));
     const auto removal =
         again->Call(FrameType::kDelete, net::Delete{0, "first"}.Encode(), {}, Soon(), "a removal");
@@ -217,6 +226,38 @@ TEST_F(HangingMetadataTest, AJobThatEndsLateOnAConnectionThatIsStillThereIsNoRep
   const auto found = Receive(*channel, request.value(), 1);
   ASSERT_TRUE(found) << found.error().message;
   EXPECT_EQ(found.value().entries[0], kData);
+}
+
+// A batch keeps the connection; the disk answers again before the piece is complete.
+TEST_F(HangingMetadataTest, APieceThatArrivesAfterItsJobsWereGivenUpDoesNotKeepTheConnection) {
+  ASSERT_TRUE(Put(*Connect(), second_, kData));
+  const auto piece = AsBytes(kData);
+  const auto manifest = ManifestOf(second_);
+  net::BatchRead batch;
+  batch.initial_grant_bytes = 0;
+  batch.entries = {{0, 0, kData.size(), 0}};
+  RawPeer peer(home_->address());
+  peer.Write(HelloFrame());
+  ASSERT_TRUE(peer.Gets(0));
+  peer.Write(FrameOf(FrameType::kExtentBind, net::ExtentBind{0, {second_}}.Encode()));
+  ASSERT_TRUE(peer.Gets(0));
+  peer.Write(FrameOf(FrameType::kBatchRead, batch.Encode()));
+  peer.Write(FrameOf(FrameType::kPutBegin, net::PutBegin{first_, kData.size()}.Encode()));
+  ASSERT_TRUE(peer.Gets(0));
+  sync_hangs = true;
+  peer.Write(FrameOf(FrameType::kPublish, net::Publish{Mode::kCreate, 2, 0, "waits"}.Encode(),
+                     static_cast<std::uint32_t>(manifest.size())));
+  peer.Write(manifest);
+  peer.Write(FrameOf(FrameType::kPutData, net::PutData{first_, 0}.Encode(), kData.size()));
+  peer.Write(piece.first(1));
+  ASSERT_TRUE(peer.Gets(0)) << "why the publication was given up";
+
+  sync_hangs = false;
+  ASSERT_TRUE(Eventually([&] { return Names() == std::vector<std::string>{"waits"}; }));
+  peer.Write(piece.subspan(1));
+  peer.Write(FrameOf(FrameType::kGrant, net::Grant{1, 1 << 20}.Encode()));
+
+  EXPECT_TRUE(peer.IsClosedWithin(10s));
 }
 
 TEST_F(HangingMetadataTest, WhatWaitsForAnotherDiskIsNotGivenUp) {

@@ -3,7 +3,7 @@
 // lost at the end.
 // Method: jobs that wait until they are let go, in every strand that a tenant or a disk can have.
 
-#include "server/service/core/job_pool.h"
+#include "server/service/jobs/job_pool.h"
 
 #include <gtest/gtest.h>
 

@@ -19,6 +19,7 @@
 #include "bytes.h"
 #include "libffrecord/base/checksum.h"
 #include "server/storage/extent_trailer.h"
+#include "synced_files.h"
 #include "temp_folder.h"
 
 namespace ffrecord::server {
@@ -214,6 +215,16 @@ TEST_F(NodeExtentsTest, WhatIsDroppedIsNotThereAndGoesOnceNobodyReadsIt) {
   EXPECT_TRUE(again) << again.error().message;
   Sweep();
   ExpectWhole();
+}
+
+// By a process that was killed before it had synced the folder: a power cut would bring it back.
+TEST_F(NodeExtentsTest, WhatAnEarlierProcessHasRemovedIsGoneForGood) {
+  ASSERT_TRUE(Write());
+  ASSERT_TRUE(fs::remove(path()));
+  const test::SyncedFiles synced;
+  Start();
+  EXPECT_FALSE(extents_->Find(extent_.id));
+  EXPECT_TRUE(synced.Contains(path().parent_path()));
 }
 
 TEST_F(NodeExtentsTest, WhatComesFromOtherNodesIsInMotionUntilItIsHere) {

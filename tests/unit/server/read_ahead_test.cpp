@@ -23,7 +23,7 @@
 #include "daemon.h"
 #include "new_extents.h"
 #include "seed.h"
-#include "server/service/core/job_pool.h"
+#include "server/service/jobs/job_pool.h"
 #include "server/service/read_ahead/plan_order.h"
 #include "server/service/read_ahead/plans.h"
 #include "server/service/read_ahead/read_ahead_port.h"

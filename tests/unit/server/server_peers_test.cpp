@@ -15,7 +15,7 @@
 #include "held_syncs.h"
 #include "libffrecord/base/buffer_pool.h"
 #include "seed.h"
-#include "server/service/core/connection.h"
+#include "server/service/connection/connection.h"
 #include "server/service/read/read_buffers.h"
 #include "server_peers.h"
 
@@ -266,7 +266,7 @@ TEST_F(ServerTest, EntriesCountWhileTheirBatchIsUnderWayAndNoLonger) {
   ASSERT_TRUE(Put(*Connect(), id_, "data"));
   auto channel = Connect();
   const std::vector<net::BatchEntry> entries(net::kBatchEntryCountMax, {0, 0, 1, 0});
-  for (std::size_t sent = 0; sent <= Connection::kEntryCountMax; sent += entries.size()) {
+  for (std::size_t sent = 0; sent <= ReadDesk::kEntryCountMax; sent += entries.size()) {
     const auto read = Read(*channel, {id_}, entries);
     ASSERT_TRUE(read) << read.error().message;
     EXPECT_EQ(read.value().done.ok_count, entries.size());
@@ -332,8 +332,8 @@ TEST_F(ServerTest, TooManyBatchesAtOnceAreBusyAndTheOthersAreServed) {
     }
   }
   EXPECT_EQ(replies[net::ReplyTo(FrameType::kBatchRead)],
-            static_cast<int>(Connection::kBatchCountMax));
-  EXPECT_EQ(replies[FrameType::kBusy], 12 - static_cast<int>(Connection::kBatchCountMax));
+            static_cast<int>(ReadDesk::kBatchCountMax));
+  EXPECT_EQ(replies[FrameType::kBusy], 12 - static_cast<int>(ReadDesk::kBatchCountMax));
 }
 
 // The loop takes all that one read brings before it hears of any job that has ended.
@@ -365,14 +365,14 @@ TEST_F(ServerTest, AnUploadGoesOnAfterARequestThatWasBusy) {
   const ExtentId other = MakeExtentId(77, 0, 1);
 
   send(FrameType::kPutBegin, net::PutBegin{id_, 4}.Encode());
-  lists(Connection::kJobCountMax - 1);
+  lists(ConnectionJobs::kCountMax - 1);
   send(FrameType::kPutBegin, net::PutBegin{other, 4}.Encode());
-  EXPECT_EQ(replies(Connection::kJobCountMax + 1)[FrameType::kBusy], 1);
+  EXPECT_EQ(replies(ConnectionJobs::kCountMax + 1)[FrameType::kBusy], 1);
   send(FrameType::kPutData, net::PutData{id_, 0}.Encode(), "data");
-  lists(Connection::kJobCountMax);
+  lists(ConnectionJobs::kCountMax);
   const auto seal = net::PutSeal{id_, Xxh3(AsBytes("data"))}.Encode();
   send(FrameType::kPutSeal, seal);
-  EXPECT_EQ(replies(Connection::kJobCountMax + 1)[FrameType::kBusy], 1);
+  EXPECT_EQ(replies(ConnectionJobs::kCountMax + 1)[FrameType::kBusy], 1);
   send(FrameType::kPutSeal, seal);
 
   EXPECT_EQ(next(), net::ReplyTo(FrameType::kPutSeal));
@@ -382,7 +382,7 @@ TEST_F(ServerTest, AnUploadGoesOnAfterARequestThatWasBusy) {
 // A PING is answered at once, in front of every job, unless a piece before it is held.
 TEST_F(ServerTest, PiecesBeyondTheBoundAreLeftInTheSocketUntilEarlierOnesAreWritten) {
   constexpr std::size_t kPieceBytes = 1 << 20;
-  constexpr std::size_t kPieceCount = 8 * Connection::kPutDataCountMax;
+  constexpr std::size_t kPieceCount = 8 * ConnectionJobs::kPieceCountMax;
   const std::string data(kPieceCount * kPieceBytes, 'd');
   auto endpoint = net::ConnectTcp(daemon_.address(), Soon()).value();
   endpoint->SetLimits({});
@@ -407,14 +407,14 @@ TEST_F(ServerTest, PiecesBeyondTheBoundAreLeftInTheSocketUntilEarlierOnesAreWrit
   test::HeldSyncs disk;
 
   send(FrameType::kPutBegin, net::PutBegin{id_, data.size()}.Encode());
-  send_pieces(0, Connection::kPutDataCountMax);
+  send_pieces(0, ConnectionJobs::kPieceCountMax);
   EXPECT_EQ(next().value(), net::ReplyTo(FrameType::kPing));
-  send_pieces(Connection::kPutDataCountMax, kPieceCount);
+  send_pieces(ConnectionJobs::kPieceCountMax, kPieceCount);
   const auto early = next(net::Clock::now() + 300ms);
 
   ASSERT_FALSE(early) << static_cast<int>(early.value());
   EXPECT_EQ(early.error().code, ErrorCode::kDeadlineExceeded) << early.error().message;
-  EXPECT_LE(GetMemoryUse().used_bytes, Connection::kPutDataCountMax * kPieceBytes);
+  EXPECT_LE(GetMemoryUse().used_bytes, ConnectionJobs::kPieceCountMax * kPieceBytes);
   disk.Release();
   EXPECT_EQ(next().value(), net::ReplyTo(FrameType::kPutBegin));
   EXPECT_EQ(next().value(), net::ReplyTo(FrameType::kPing));

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <thread>
 
+#include "libffrecord/net/protocol/plan_messages.h"
 #include "server_peers.h"
 
 namespace ffrecord::server {
@@ -51,6 +52,54 @@ TEST_F(ServerTest, StoppingFinishesWhatWasTakenAndSaysGoodbye) {
   ASSERT_TRUE(read) << read.error().message;
   EXPECT_EQ(read.value().done.ok_count, 12U);
   EXPECT_FALSE(idle->Alive());
+}
+
+TEST_F(ServerTest, StoppingFinishesABatchThatWaitsForCredit) {
+  ASSERT_TRUE(Put(*Connect(), id_, std::string(8'000, 'd')));
+  net::BatchRead batch;
+  batch.initial_grant_bytes = 0;
+  batch.entries = {{0, 0, 8'000, 0}};
+  RawPeer peer(daemon_.address());
+  peer.Write(HelloFrame());
+  ASSERT_TRUE(peer.Gets(0));
+  peer.Write(FrameOf(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode()));
+  ASSERT_TRUE(peer.Gets(0));
+  peer.Write(FrameOf(FrameType::kBatchRead, batch.Encode()));
+  peer.Write(FrameOf(FrameType::kPing, {}));
+  ASSERT_TRUE(peer.Gets(0)) << "the batch is taken";
+  bool is_drained = false;
+  std::thread stopper([&] { is_drained = daemon_.Stop(60s); });
+  const bool is_told = peer.Gets(0);  // GOAWAY.
+
+  peer.Write(FrameOf(FrameType::kGrant, net::Grant{1, 1 << 20}.Encode()));
+
+  const bool has_bytes = peer.Gets(8'000);
+  stopper.join();
+  EXPECT_TRUE(is_told && has_bytes);
+  EXPECT_TRUE(is_drained);
+}
+
+// An ERROR would be one for a request that nobody has made, and ends the client's connection.
+TEST_F(ServerTest, WhatHasNoReplyHasNoneWhileTheDaemonDrains) {
+  ASSERT_TRUE(Put(*Connect(), id_, std::string(8'000, 'd')));
+  const auto channel = Connect();
+  ASSERT_TRUE(channel->Call(FrameType::kExtentBind, net::ExtentBind{0, {id_}}.Encode(), {}, Soon(),
+                            "a binding"));
+  net::BatchRead batch;
+  batch.initial_grant_bytes = 0;
+  batch.entries = {{0, 0, 8'000, 0}};
+  const auto request = channel->Send(FrameType::kBatchRead, batch.Encode());
+  ASSERT_TRUE(request && channel->Call(FrameType::kPing, {}, {}, Soon(), "a pong"));
+  std::thread stopper([&] { EXPECT_TRUE(daemon_.Stop(60s)); });
+  EXPECT_TRUE(test::Eventually([&] { return channel->Poll() && !channel->reusable(); }));
+
+  EXPECT_TRUE(channel->Send(FrameType::kPlanCancel, net::PlanCancel{7}.Encode()));
+  EXPECT_TRUE(channel->Send(FrameType::kGrant, net::Grant{request.value(), 1 << 20}.Encode()));
+
+  const auto reply = channel->Receive(request.value(), Soon(), "records");
+  EXPECT_TRUE(reply) << reply.error().message;
+  (void)channel->Break({ErrorCode::kUnavailable, "it has what it wants"});
+  stopper.join();
 }
 
 TEST_F(ServerTest, WhileItDrainsItIsAliveAndNotReady) {

@@ -24,7 +24,7 @@
 #include "libffrecord/net/transport/slab.h"
 #include "local_clients.h"
 #include "seed.h"
-#include "server/service/core/connection.h"
+#include "server/service/connection/connection_jobs.h"
 
 namespace ffrecord::server {
 namespace {
@@ -206,7 +206,7 @@ TEST_F(SlabUploadsTest, PiecesBeyondTheBoundWaitUntilEarlierOnesAreWritten) {
     const PutPull pull{id_, at, 1, at, kPieceBytes};
     pieces.push_back(channel->Send(FrameType::kPutPull, pull.Encode()).value());
   };
-  while (pieces.size() < Connection::kPutDataCountMax) send_piece();
+  while (pieces.size() < ConnectionJobs::kPieceCountMax) send_piece();
   EXPECT_TRUE(channel->Call(FrameType::kPing, {}, {}, Soon(), "a ping"));
 
   send_piece();

@@ -94,9 +94,12 @@ struct SaveProgress {
 struct SaveOptions {
   bool direct = true;  // Write with O_DIRECT if the file system allows it.
   // Reuse this rank's bytes from the newest step at the target, and write only the rest. In a
-  // folder, reused files get a second name (hard links); files that this process has not verified
-  // since they were written are read first, and those with damage are not reused. At a daemon
-  // everything is written.
+  // folder, reused files get a second name (hard links), at a daemon the extents do; a store copies
+  // them. Files that this process has not verified since they were written are read first, and
+  // those with damage are not reused. At several places everything is written. If a daemon refuses
+  // what was reused, as when that step is removed meanwhile, everything is written after all,
+  // unless tensors that are not stable were released: then it fails with kConflict, and the next
+  // save of this process writes everything, on all ranks.
   bool incremental = false;
   SessionOptions session;  // For ffrecord:// targets.
   // Called at most once, on any thread, when the save no longer reads tensors that are not stable.
@@ -153,7 +156,8 @@ class FFR_EXPORT CheckpointShards {
   CheckpointShards& operator=(CheckpointShards&&) noexcept;
   ~CheckpointShards();
 
-  const std::string& attempt() const noexcept;  // 32 hex digits.
+  // By which the other ranks join: begins with the attempt, 32 hex digits.
+  const std::string& attempt() const noexcept;
 
   // Makes this rank's shard durable, and returns its description for Commit(). Ranks count from 0.
   // Fails as SaveCheckpoint, for this rank alone.
@@ -269,8 +273,9 @@ class FFR_EXPORT CheckpointReader {
   Result<std::vector<std::string>> Verify() const;
 
   // Whether Read() would return every byte: one copy at least is whole. Reads the segments that
-  // this process has not verified since they were written. Fails as Verify().
-  Result<bool> IsWhole() const;
+  // this process has not verified since they were written, if it `reads`, and asks whether the
+  // others are there. Fails as Verify().
+  Result<bool> IsWhole(bool reads = true) const;
 
  private:
   friend Result<CheckpointReader> OpenStep(const CheckpointTarget& target, std::uint64_t step);
@@ -338,8 +343,8 @@ struct Retention {
   std::uint64_t keep_last = 1;
   std::uint64_t keep_every = 0;  // Also keep steps that this divides; 0: none.
   // A step counts as whole if every block is: segments that this process has not verified since
-  // they were written are read. Without, if every manifest verifies and every segment exists with
-  // its size.
+  // they were written are read, and the others have to be there still. Without, if every manifest
+  // verifies and every segment exists with its size.
   bool verify = true;
   bool dry_run = false;  // Remove nothing; return the steps that would be removed.
 };

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ffrecord import Reader
-from ffrecord._write.new_folder import check_writable, partial_folder, sync
+from ffrecord._base.folders import sync_folder
+from ffrecord._write.new_folder import check_writable, partial_folder
 from ffrecord.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def new_file(path: Path, overwrite: bool) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(descriptor)
             _name(source, path, overwrite)
-    sync(path.parent)
+    sync_folder(path.parent)
 
 
 def _nameless(folder: Path) -> int | None:
