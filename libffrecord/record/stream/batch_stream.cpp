@@ -130,7 +130,8 @@ struct BatchStream::Impl {
   bool Start();
   std::optional<std::uint64_t> TakeStep(bool wait);
   void NotePlanned(std::uint64_t size_bytes);
-  void Deliver(std::uint64_t number, Item item, std::uint64_t most_bytes, Stats& spent);
+  void Deliver(std::uint64_t number, Item item, std::uint64_t most_bytes, Stats& spent,
+               std::uint64_t held_change);
   std::optional<Item> Next(milliseconds timeout);
 
   const RecordReader& reader;
@@ -197,9 +198,10 @@ void BatchStream::Impl::NotePlanned(std::uint64_t size_bytes) {
   room_.notify_all();
 }
 
-// `most_bytes`: the most memory that the batch has taken.
+// `most_bytes`: the most memory that the batch has taken. `held_change`: what its thread holds from
+// now on, less what it has told; at once with what is ready, so that nobody counts the batch twice.
 void BatchStream::Impl::Deliver(std::uint64_t number, Item item, std::uint64_t most_bytes,
-                                Stats& spent) {
+                                Stats& spent, std::uint64_t held_change) {
   const std::uint64_t size_bytes = MemoryOf(item);
   const bool is_typical = static_cast<bool>(item.batch);
   const std::lock_guard lock(mutex);
@@ -212,6 +214,7 @@ void BatchStream::Impl::Deliver(std::uint64_t number, Item item, std::uint64_t m
     depth.Weigh(most_bytes);
   }
   stats.held_bytes += size_bytes;
+  in_flight_bytes += held_change;
   Add(stats, std::exchange(spent, {}));
   if (is_awaited_ && number == taken) arrived_.notify_one();
   NoteReady();
@@ -306,7 +309,7 @@ class BatchStream::Impl::Worker {
     Item item;
     if (auto submitted = Submit(number, item); !submitted) {
       item.batch = std::move(submitted).error();
-      return shared_.Deliver(number, std::move(item), 0, spent_);
+      return shared_.Deliver(number, std::move(item), 0, spent_, 0);
     }
     under_way_.push_back({number, std::move(item)});
     const std::uint64_t held_before = held_bytes_;
@@ -347,14 +350,16 @@ class BatchStream::Impl::Worker {
       if (!MakeColumns(item)) item.columns.clear();
       most_bytes += MemoryOfColumns(item);
     }
-    shared_.Deliver(complete.token, std::move(item), most_bytes, spent_);
-    NoteHeld(0);
+    shared_.Deliver(complete.token, std::move(item), most_bytes, spent_, HeldChange(0));
   }
 
   // Tells how much memory this thread's batches have; `beside` those in the queue.
-  void NoteHeld(std::uint64_t beside) {
+  void NoteHeld(std::uint64_t beside) { shared_.in_flight_bytes += HeldChange(beside); }
+
+  // That memory, less what was told last; below zero it wraps, and so does the sum.
+  std::uint64_t HeldChange(std::uint64_t beside) {
     const std::uint64_t held_bytes = queue_.value().held_bytes() + beside;
-    shared_.in_flight_bytes += held_bytes - std::exchange(held_bytes_, held_bytes);
+    return held_bytes - std::exchange(held_bytes_, held_bytes);
   }
 
   // False if a record is not good, or does not become columns: then it has none of them.
