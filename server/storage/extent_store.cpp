@@ -401,6 +401,18 @@ ExtentPtr ExtentStore::Make(Disk* disk, const ExtentTrailer& trailer) {
 
 Result<ExtentPtr> ExtentStore::Add(Disk& disk, const ExtentTrailer& trailer) {
   const std::lock_guard lock(mutex_);
+  return AddLocked(disk, trailer);
+}
+
+// At once: who has found the extent can remove it, whether or not its writer is still there.
+Result<ExtentPtr> ExtentStore::AddWritten(WritingClaim& claim, const ExtentTrailer& trailer) {
+  const std::lock_guard lock(mutex_);
+  ExtentPtr added = FFR_TRY(AddLocked(claim.disk(), trailer));
+  claim.EndLocked();
+  return added;
+}
+
+Result<ExtentPtr> ExtentStore::AddLocked(Disk& disk, const ExtentTrailer& trailer) {
   if (deleted_.contains(trailer.id)) return DeletedError(trailer.id);
   const ExtentPtr found = index_.Find(trailer.id);
   if (!found) {

@@ -55,7 +55,8 @@ struct Extent {
 class ExtentStore;
 
 // Keeps the id of an extent from being used anew while somebody writes it, and its writers on one
-// disk. ExtentStore::Unlink.
+// disk. Ends when it goes, or with the seal: what can be found is not being written any more.
+// ExtentStore::Unlink.
 class WritingClaim {
  public:
   WritingClaim(WritingClaim&& other) noexcept
@@ -70,7 +71,7 @@ class WritingClaim {
     std::swap(size_bytes_, other.size_bytes_);
     return *this;
   }
-  ~WritingClaim();
+  ~WritingClaim() { End(); }
 
   Disk& disk() const noexcept { return *disk_; }
   const ExtentId& id() const noexcept { return id_; }
@@ -79,8 +80,10 @@ class WritingClaim {
  private:
   friend class ExtentStore;
   WritingClaim(ExtentStore& store, Disk& disk, const ExtentId& id, std::uint64_t size_bytes);
+  void End();
+  void EndLocked();  // Requires the store's mutex.
 
-  ExtentStore* store_;
+  ExtentStore* store_;  // Null once it has ended.
   Disk* disk_;
   ExtentId id_;
   std::uint64_t size_bytes_;
@@ -102,7 +105,7 @@ class ExtentWriter {
   Result<void> Append(std::span<const std::byte> bytes);
 
   // Makes the extent durable and known under its id. With equal bytes sealed there already, only
-  // their name is made durable.
+  // their name is made durable. The last call.
   //
   // Fails with kCorruption if the bytes are not those of `xxh3`, kInvalidArgument if some are
   // missing, kConflict if the id is marked deleted or a file with other bytes has its name; else as
@@ -303,6 +306,8 @@ class ExtentStore {
                              std::span<Disk* const> tried);
   Result<Disk*> Choose(std::uint64_t size_bytes, std::span<Disk* const> tried);
   Result<ExtentPtr> Add(Disk& disk, const ExtentTrailer& trailer);
+  Result<ExtentPtr> AddWritten(WritingClaim& claim, const ExtentTrailer& trailer);
+  Result<ExtentPtr> AddLocked(Disk& disk, const ExtentTrailer& trailer);
   static ExtentPtr Make(Disk* disk, const ExtentTrailer& trailer);
 
   std::vector<std::unique_ptr<Disk>> disks_;

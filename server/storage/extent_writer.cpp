@@ -77,7 +77,7 @@ Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
   if (!published) FFR_TRY(Noted(CheckSealedByAnother(xxh3)));
   claim_.disk().writes().NoteSuccess();
   claim_.disk().RefreshSpace();
-  return store_->Add(claim_.disk(), trailer);
+  return store_->AddWritten(claim_, trailer);
 }
 
 Result<void> ExtentWriter::CheckSealedByAnother(std::uint64_t xxh3) const {
@@ -104,12 +104,17 @@ WritingClaim::WritingClaim(ExtentStore& store, Disk& disk, const ExtentId& id,
   disk_->totals().declared_bytes += size_bytes_;
 }
 
-WritingClaim::~WritingClaim() {
+void WritingClaim::End() {
   if (store_ == nullptr) return;
-  disk_->totals().declared_bytes -= size_bytes_;
   const std::lock_guard lock(store_->mutex_);
+  EndLocked();
+}
+
+void WritingClaim::EndLocked() {
+  disk_->totals().declared_bytes -= size_bytes_;
   const auto found = store_->writing_.find(id_);
   if (--found->second.count == 0) store_->writing_.erase(found);
+  store_ = nullptr;
 }
 
 }  // namespace ffrecord::server

@@ -128,6 +128,22 @@ TEST_F(ExtentStoreTest, OfTwoWritersOfOneExtentTheSecondAgreesOrConflicts) {
   EXPECT_EQ(test::ReadFile(store_->disks().front()->PathOf(id_)).substr(0, 4), "data");
 }
 
+// Its writer's thread may not have come any further.
+TEST_F(ExtentStoreTest, WhatCanBeFoundCanBeRemovedThoughItsWriterIsThere) {
+  auto writer = test::Create(*store_, id_, 4).value();
+  ASSERT_TRUE(writer.Append(AsBytes("data")));
+  ASSERT_TRUE(writer.Seal(Xxh3(AsBytes("data"))));
+  EXPECT_EQ(store_->disks().front()->totals().declared_bytes, 0U);
+
+  const ExtentPtr extent = store_->MarkDeleted(id_);
+  ASSERT_NE(extent, nullptr);
+  EXPECT_TRUE(store_->Unlink(*extent).value());
+  store_->Release({&id_, 1});
+
+  EXPECT_EQ(FileCount(), 0U);
+  Put(id_, "anew");
+}
+
 TEST_F(ExtentStoreTest, ASealBelievesAFileInItsWayOnlyIfItsTrailerSaysTheSame) {
   const auto seal = [&](std::string_view in_the_way) {
     auto writer = test::Create(*store_, id_, 4).value();
