@@ -201,12 +201,13 @@ ExtentPtr OriginCache::UseVerified(const ExtentPtr& extent) {
 // In the thread of its disk.
 void OriginCache::Verify(const ExtentPtr& extent) {
   const std::string why_bad = WhyDamaged(*extent);
-  extent->is_suspect.store(false, std::memory_order_relaxed);
   if (!why_bad.empty()) {
     spdlog::warn("event=cached_extent_bad error=\"{}\"", why_bad);
     ++damaged_count_;
     room_.Discard(*extent);
   }
+  // Not before it is gone: nobody gets the file of an extent that is known to be damaged.
+  extent->is_suspect.store(false, std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   const auto entry = entries_.find(extent->id);
   if (entry == entries_.end()) return;
