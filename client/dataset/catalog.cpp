@@ -86,7 +86,9 @@ Result<bool> Catalog::IsTaken(std::string_view name, net::Deadline deadline) con
       FFR_TRY(FindBase(name, "whether the name is taken", deadline, Cluster::Absence::kIsOfAll));
   if (base && *base == 0) return false;
   const auto found = Resolve(name, deadline);
-  if (!found && found.error().code != ErrorCode::kNotFound) return found.error();
+  const auto code = found ? ErrorCode::kOk : found.error().code;
+  if (code != ErrorCode::kOk && code != ErrorCode::kNotFound && code != ErrorCode::kDenied)
+    return found.error();
   return bool(found);
 }
 

@@ -31,7 +31,8 @@ class Catalog {
   Result<Resolved> Resolve(std::string_view name, net::Deadline deadline) const;
 
   // Whether `name` stands for something, before it is published: where the daemons do not know of
-  // it and cannot tell whether that is the newest, it does not. The publication decides.
+  // it and cannot tell whether that is the newest, or where the token may not read, it does not.
+  // The publication decides.
   Result<bool> IsTaken(std::string_view name, net::Deadline deadline) const;
 
   // Makes `name` stand for `manifest`, whose extents an Upload has brought; returns the revision.

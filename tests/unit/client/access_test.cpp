@@ -152,6 +152,9 @@ TEST_P(AccessTest, EachRightOnOnesOwnNamesAndNoOther) {
   EXPECT_EQ(list("", kRead, "a/").error().code, kDenied);
   EXPECT_EQ(list("b/", kRead, "a/").error().code, kDenied);
   EXPECT_EQ(list("a/", kWrite, "a/").error().code, kDenied);
+  EXPECT_EQ(Code(Publish(file.path(), Uri("a/new", kWrite, "a/"))), kOk);
+  EXPECT_EQ(Code(Publish(file.path(), Uri("a/new", kWrite, "a/"))), ErrorCode::kConflict);
+  EXPECT_EQ(Code(Publish(file.path(), Uri("b/new", kWrite, "a/"))), kDenied);
 
   EXPECT_EQ(Code(RemovePublished(Uri("a/x", kRead | kWrite, "a/"), kOptions)), kDenied);
   EXPECT_EQ(Code(RemovePublished(Uri("b/x", kDelete, "a/"), kOptions)), kDenied);
