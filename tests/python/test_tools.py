@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from eventually import until_idle
+from eventually import eventually, until_idle
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
@@ -324,6 +324,30 @@ def test_a_program_that_dies_is_named_with_how_it_ended_and_its_output(
     for name, how in said.items():
         assert how in found[name]
         assert f"this is {name}" in found[name]
+
+
+# Its first build takes for ever.
+SLOW_PROJECT = """project('p')
+custom_target('slow', output : 'slow', command : ['sh', '-c',
+  'test -e begun && touch slow || { touch begun; sleep 1000; }'], build_by_default : true)
+"""
+
+
+def test_a_build_that_is_wanted_takes_over_from_the_one_beside(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
+) -> None:
+    builds = load("tools/dev/builds.py", monkeypatch)
+    monkeypatch.setattr(builds, "ROOT", tmp_path)
+    monkeypatch.setattr(builds, "BIN", pathlib.Path(sys.executable).parent)
+    (tmp_path / "meson.build").write_text(SLOW_PROJECT)
+    build = builds.Build("build")
+    build.make_beside("all")
+    eventually((tmp_path / "build" / "begun").exists)
+
+    assert build.make("all")
+
+    assert (tmp_path / "build" / "slow").exists()
+    build.make_beside("all")  # Somebody wants it already: none begins.
 
 
 def logged(steps: dict[int, list[int]], loss: float, digest: str) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ Shared by tools/dev/run_tests.py and the campaigns below tests/.
 """
 
 import dataclasses
-import functools
 import json
 import os
 import pathlib
@@ -33,20 +32,26 @@ def say(text: str) -> None:
     print(text, file=getattr(THREAD, "file", None), flush=True)
 
 
+def surroundings(environment: dict[str, str] | None) -> dict[str, Any]:
+    """Where a command of this thread runs and prints, as `subprocess` takes it."""
+    output = getattr(THREAD, "file", None)
+    return {
+        "cwd": ROOT,
+        "env": os.environ | (environment or {}),
+        "stdin": subprocess.DEVNULL,
+        "stdout": output,
+        "stderr": output and subprocess.STDOUT,
+    }
+
+
 def run(*command: str | pathlib.Path, environment: dict[str, str] | None = None) -> int:
     """Run a command in the root of the tree and return its exit code."""
-    output = getattr(THREAD, "file", None)
-    return subprocess.run(
-        [str(word) for word in command],
-        cwd=ROOT,
-        env=os.environ | (environment or {}),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output and subprocess.STDOUT,
-        check=False,
-    ).returncode
+    words = [str(word) for word in command]
+    return subprocess.run(words, check=False, **surroundings(environment)).returncode
 
 
+# How soon a build beside others sees that it is wanted, or that it has ended.
+TAKE_OVER_S = 0.2
 # The programs of all tests as well, which `ninja` alone leaves out.
 EVERYTHING = ("all", "meson-test-prereq")
 # The compiler's output names no folder of this machine: the cache serves every checkout.
@@ -64,27 +69,45 @@ class Build:
     # Sanitised programs want their memory at fixed places.
     wrapper: str = ""
     lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, compare=False)
+    # Somebody who does not run beside others wants it.
+    is_wanted: threading.Event = dataclasses.field(default_factory=threading.Event, compare=False)
 
-    def make(self, *targets: str, prefix: Sequence[str] = ()) -> bool:
+    def make(self, *targets: str) -> bool:
         """Configure if it was not, then build. One call at a time; others wait."""
+        if not getattr(THREAD, "wrapper", ""):
+            self.is_wanted.set()
         with self.lock:
-            return self._make(targets, prefix)
+            return self._configure() and run(*self._ninja(*targets), environment=CACHE) == 0
 
     def make_beside(self, *targets: str) -> None:
-        """Begin to build with the time that nothing else wants. `make` then waits and finishes."""
-        build = functools.partial(self.make, *targets, prefix=[IDLE])
-        threading.Thread(target=build, daemon=True).start()
+        """Begin to build with the time that nothing else wants, until `make` takes over.
 
-    def _make(self, targets: Sequence[str], prefix: Sequence[str]) -> bool:
-        if not (ROOT / self.folder / "build.ninja").exists():
-            compilers = {"CXX": self.compiler, "CC": self.compiler.replace("++", "")}
-            chosen = {name: f"ccache {word}" for name, word in compilers.items() if word}
-            if "clang" in self.compiler:  # GNU ld takes 3 s for a sanitised program, lld 0.5 s.
-                chosen["CXX_LD"] = "lld"
-            if run(BIN / "meson", "setup", self.folder, *self.options, environment=chosen):
-                return False
-        ninja = (*prefix, BIN / "ninja", "-C", self.folder, "--quiet")
-        return run(*ninja, *targets, environment=CACHE) == 0
+        On a busy machine that is no time at all, so nobody waits for this build.
+        """
+        threading.Thread(target=self._make_beside, args=targets, daemon=True).start()
+
+    def _make_beside(self, *targets: str) -> None:
+        with self.lock:
+            if self.is_wanted.is_set() or not self._configure():
+                return
+            words = [IDLE, *map(str, self._ninja(*targets))]
+            with subprocess.Popen(words, **surroundings(CACHE)) as process:
+                while process.poll() is None:
+                    if self.is_wanted.wait(TAKE_OVER_S):
+                        process.terminate()
+                        return  # Once it has ended.
+
+    def _configure(self) -> bool:
+        if (ROOT / self.folder / "build.ninja").exists():
+            return True
+        compilers = {"CXX": self.compiler, "CC": self.compiler.replace("++", "")}
+        chosen = {name: f"ccache {word}" for name, word in compilers.items() if word}
+        if "clang" in self.compiler:  # GNU ld takes 3 s for a sanitised program, lld 0.5 s.
+            chosen["CXX_LD"] = "lld"
+        return run(BIN / "meson", "setup", self.folder, *self.options, environment=chosen) == 0
+
+    def _ninja(self, *targets: str) -> tuple[str | pathlib.Path, ...]:
+        return (BIN / "ninja", "-C", self.folder, "--quiet", *targets)
 
     def tests(self) -> list[dict[str, Any]]:
         """The tests of this folder, as Meson lists them."""
