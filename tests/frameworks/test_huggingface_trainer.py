@@ -398,6 +398,30 @@ def test_a_training_that_was_interrupted_in_a_changed_step_is_not_counted_wrong(
     assert again.state.global_step == whole.state.global_step == 6
 
 
+class _Evaluates(_Trainer):
+    last = "short"
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ANN401
+        sampler = Sampler(self.eval_dataset, 4, shuffle=False, last=self.last)  # type: ignore[arg-type]
+        return self.accelerator.prepare(DataLoader(self.eval_dataset, batch_sampler=sampler))
+
+
+class _EvaluatesExactly(_Evaluates):
+    last = "exact"
+
+
+@pytest.mark.parametrize("kind", [_Evaluates, _EvaluatesExactly])
+@pytest.mark.parametrize("records", [12, 13, 14])
+def test_a_last_batch_of_few_records_counts_as_few_in_an_evaluation(
+    records: int, kind: type[_Trainer], tmp_path: Path
+) -> None:
+    how = {"per_device_eval_batch_size": 4, "label_names": ["name"]}
+    ours = trainer_of(tmp_path, records, [], kind=kind, **how).evaluate()
+    theirs = trainer_of(tmp_path, records, [], **how).evaluate()
+
+    assert ours["eval_loss"] == pytest.approx(theirs["eval_loss"])
+
+
 def test_the_trainers_own_loader_fills_up_the_last_batch_and_reads_each_record(
     tmp_path: Path,
 ) -> None:
