@@ -6,7 +6,7 @@ at once, and in parts by new Trainers: both must see the same, and end with the 
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -95,25 +95,33 @@ class _Rows(torch.utils.data.Dataset[Any]):
 
 
 class _Model(torch.nn.Module):
-    """Notes what it is trained on; has a buffer that changes with each batch."""
+    """Notes what it is trained on; has a buffer that changes with each batch, and may draw."""
 
-    def __init__(self) -> None:
+    main_input_name = "x"
+
+    def __init__(self, dropout: float = 0.0) -> None:
         super().__init__()
         torch.manual_seed(1)
         self.norm, self.layer = torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1)
+        self.dropout = torch.nn.Dropout(dropout)
         self.seen: list[list[int]] = []
 
     def forward(self, x: Any, name: Any) -> dict[str, Any]:  # noqa: ANN401
-        self.seen.append(name.tolist())
-        return {"loss": (self.layer(self.norm(x)) - 1).square().mean()}
+        if self.training:
+            self.seen.append(name.tolist())
+        return {"loss": (self.layer(self.dropout(self.norm(x))) - 1).square().mean()}
 
 
 class _Trainer(transformers.Trainer):  # type: ignore[misc, name-defined, unused-ignore]
-    """With batches of four records."""
+    """With batches of four records, or of `batch`."""
+
+    batch = 4
+    loader: ClassVar[dict[str, Any]] = {}
 
     def get_train_dataloader(self) -> Any:  # noqa: ANN401
-        sampler = Sampler(self.train_dataset, 4, seed=1, last="short")
-        return self.accelerator.prepare(DataLoader(self.train_dataset, batch_sampler=sampler))
+        sampler = Sampler(self.train_dataset, self.batch, seed=1, last="short")
+        loader = DataLoader(self.train_dataset, batch_sampler=sampler, **self.loader)
+        return self.accelerator.prepare(loader)
 
 
 class _Observer(transformers.TrainerCallback):  # type: ignore[misc, name-defined, unused-ignore]
@@ -123,26 +131,42 @@ class _Observer(transformers.TrainerCallback):  # type: ignore[misc, name-define
         self.stop = stop
         self.begun: list[int] = []
         self.ended: list[tuple[int, float]] = []
+        self.logged: list[dict[str, float]] = []
+        self.weights: dict[str, Any] = {}  # After the last step.
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        if "loss" in logs:
+            timed = ("train_runtime", "train_tokens_per_second")
+            self.logged.append({name: logs[name] for name in logs if name not in timed})
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
         self.begun.append(state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
         self.ended.append((state.global_step, state.epoch))
+        model = kwargs["model"].state_dict()
+        self.weights = {name: value.clone() for name, value in model.items()}
         if state.global_step == self.stop:
             control.should_training_stop = True
 
 
+def trainer_of(folder: Path, records: int, callbacks: list[Any], **how: Any) -> Any:  # noqa: ANN401
+    kind, dropout = how.pop("kind", _Trainer), how.pop("dropout", 0.0)
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), report_to=[], use_cpu=True, disable_tqdm=True,
+        **{"learning_rate": 0.05, "lr_scheduler_type": "constant", "save_strategy": "no", **how},
+    )  # fmt: skip
+    rows = _Rows(records)
+    model = _Model(dropout)
+    return kind(model, arguments, train_dataset=rows, eval_dataset=rows, callbacks=callbacks)
+
+
 def trained(folder: Path, records: int, stop: int, callbacks: list[Any], **how: Any) -> Any:  # noqa: ANN401
     observer = _Observer(stop)
-    arguments = transformers.TrainingArguments(
-        output_dir=str(folder), save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
-        learning_rate=0.05, lr_scheduler_type="constant", **how,
-    )  # fmt: skip
-    trainer = _Trainer(_Model(), arguments, train_dataset=_Rows(records), callbacks=callbacks)
+    trainer = trainer_of(folder, records, callbacks, **how)
     trainer.add_callback(observer)
     trainer.train()
-    assert arguments.gradient_accumulation_steps == how["gradient_accumulation_steps"]
+    assert trainer.args.gradient_accumulation_steps == how.get("gradient_accumulation_steps", 1)
     return trainer, observer
 
 
@@ -202,6 +226,200 @@ def test_a_run_that_has_ended_stays_as_it_is(
     assert [commit.step for commit in ckpt.list(run)] == [whole.state.global_step]
     for name, value in whole.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], value), name
+
+
+class _Processes(_Trainer):
+    loader: ClassVar[dict[str, Any]] = {
+        **{"num_workers": 1, "mode": "workers"},
+        "persistent_workers": True,
+    }
+
+
+# An epoch has five batches: a run stops inside of the first, at its end, and in the second.
+@pytest.mark.parametrize("kind", [_Trainer, _Processes])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_a_resumed_run_draws_and_logs_what_one_at_once_does(
+    kind: type[_Trainer], accumulation: int, tmp_path: Path
+) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    how = {
+        "kind": kind, "gradient_accumulation_steps": accumulation, "num_train_epochs": 2,
+        "dropout": 0.5, "logging_steps": 1, "include_num_input_tokens_seen": "all",
+        "eval_strategy": "steps", "eval_steps": 2,
+    }  # fmt: skip
+    whole, watched = trained(tmp_path, 20, 0, [], **how)
+
+    logged = []
+    for stop in (2, 3, 5, 0):
+        callback = CheckpointCallback(tmp_path / "run", every_steps=100)
+        part, observer = trained(tmp_path, 20, stop, [callback], **how)
+        logged += observer.logged
+
+    assert logged == watched.logged
+    assert part.state.num_input_tokens_seen == whole.state.num_input_tokens_seen
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(part.model.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("strategy", ["steps", "epoch"])
+@pytest.mark.parametrize("stop", [3, 5, 0])
+def test_the_last_step_is_saved_before_the_trainer_loads_the_best(
+    strategy: str, stop: int, tmp_path: Path
+) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    every = {f"{what}_strategy": strategy for what in ("eval", "save")}
+    every |= {"eval_steps": 1, "save_steps": 1}
+    # The first loss is the best one.
+    best = {"load_best_model_at_end": True, "label_names": ["name"], "greater_is_better": True}
+    callback = CheckpointCallback(tmp_path / "run", every_steps=100)
+    how = {"num_train_epochs": 2, **every, **best}
+    ended, last = trained(tmp_path / "a", 20, stop, [callback], **how)
+    assert ended.state.best_global_step < ended.state.global_step or strategy == "epoch"
+
+    again = trainer_of(tmp_path / "b", 20, [CheckpointCallback(tmp_path / "run")], **how)
+    seen = _Seen()
+    again.add_callback(seen)
+    again.train()
+
+    for name, value in last.weights.items():
+        assert torch.equal(seen.weights[name], value), name
+
+
+class _Seen(transformers.TrainerCallback):  # type: ignore[misc, name-defined, unused-ignore]
+    """The weights with which a training begins."""
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        if not hasattr(self, "weights"):
+            model = kwargs["model"].state_dict()
+            self.weights = {name: value.clone() for name, value in model.items()}
+
+
+def test_two_resumes_at_once_are_refused(tmp_path: Path) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    how = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 3}
+    callback = CheckpointCallback(tmp_path / "run", every_steps=2)
+    trained(tmp_path, 20, 4, [callback], **how)
+
+    again = trainer_of(tmp_path, 20, [CheckpointCallback(tmp_path / "run")], **how)
+    with pytest.raises(ValueError, match="resumes from one of its own, at step 3"):
+        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    alone = trainer_of(tmp_path, 20, [CheckpointCallback(tmp_path / "run", resume=False)], **how)
+    alone.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert len(alone.model.seen) == 7
+
+
+class _Iterable(_Trainer):
+    def get_train_dataloader(self) -> Any:  # noqa: ANN401
+        return DataLoader(_Numbers(), batch_size=4)
+
+
+class _Numbers(torch.utils.data.IterableDataset[Any]):
+    def __iter__(self) -> Any:  # noqa: ANN401
+        return iter(_Rows(8))
+
+
+def test_a_loader_without_a_position_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    trainer = trainer_of(
+        tmp_path, 8, [CheckpointCallback(tmp_path / "run")], kind=_Iterable, max_steps=4
+    )
+    with pytest.raises(TypeError, match="it is iterable"):
+        trainer.train()
+    assert not trainer.model.seen
+
+
+class _Twice(_Trainer):
+    batch = 8
+
+
+def test_an_epoch_of_other_steps_is_refused_if_epochs_say_where_the_run_ends(
+    tmp_path: Path,
+) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    run = tmp_path / "run"
+    trained(tmp_path, 32, 5, [CheckpointCallback(run)], num_train_epochs=2)
+
+    by_epochs = trainer_of(tmp_path, 32, [CheckpointCallback(run)], kind=_Twice, num_train_epochs=2)
+    with pytest.raises(ValueError, match="had 8 steps an epoch, and this one has 4"):
+        by_epochs.train()
+    by_steps = trainer_of(tmp_path, 32, [CheckpointCallback(run)], kind=_Twice, max_steps=11)
+    by_steps.train()
+    assert [len(batch) for batch in by_steps.model.seen] == [8, 4, 8, 8, 8, 8]
+    assert by_steps.state.epoch == 2
+
+
+class _StopsInside(transformers.TrainerCallback):  # type: ignore[misc, name-defined, unused-ignore]
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        control.should_training_stop = state.global_step == 1
+
+
+def test_a_run_that_is_stopped_inside_of_a_step_loses_no_batch(tmp_path: Path) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    how = {"num_train_epochs": 2, "gradient_accumulation_steps": 2}
+    whole, _ = trained(tmp_path, 32, 0, [], **how)
+    callbacks = [CheckpointCallback(tmp_path / "run", every_steps=1), _StopsInside()]
+    first, _ = trained(tmp_path, 32, 0, callbacks, **how)
+    again, _ = trained(tmp_path, 32, 0, [CheckpointCallback(tmp_path / "run")], **how)
+
+    assert first.model.seen[:2] + again.model.seen == whole.model.seen
+
+
+class _Interrupts(transformers.TrainerCallback):  # type: ignore[misc, name-defined, unused-ignore]
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        raise KeyboardInterrupt
+
+
+def test_a_training_that_was_interrupted_in_a_changed_step_is_not_counted_wrong(
+    tmp_path: Path,
+) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    how = {"num_train_epochs": 2, "gradient_accumulation_steps": 2}
+    whole, _ = trained(tmp_path, 20, 0, [], **how)
+    trained(tmp_path, 20, 2, [CheckpointCallback(tmp_path / "run")], **how)
+    again = trainer_of(tmp_path, 20, [CheckpointCallback(tmp_path / "run")], **how)
+    again.add_callback(_Interrupts)
+    with pytest.raises(KeyboardInterrupt):
+        again.train()
+    again.remove_callback(_Interrupts)
+
+    with pytest.raises(RuntimeError, match=r"call train\(\) once more"):
+        again.train()
+    again.model.seen.clear()
+    again.train()
+
+    assert again.model.seen == whole.model.seen[4:]
+    assert again.state.global_step == whole.state.global_step == 6
+
+
+class _Evaluates(_Trainer):
+    last = "short"
+
+    def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:  # noqa: ANN401
+        sampler = Sampler(self.eval_dataset, 4, shuffle=False, last=self.last)  # type: ignore[arg-type]
+        return self.accelerator.prepare(DataLoader(self.eval_dataset, batch_sampler=sampler))
+
+
+class _EvaluatesExactly(_Evaluates):
+    last = "exact"
+
+
+@pytest.mark.parametrize("kind", [_Evaluates, _EvaluatesExactly])
+@pytest.mark.parametrize("records", [12, 13, 14])
+def test_a_last_batch_of_few_records_counts_as_few_in_an_evaluation(
+    records: int, kind: type[_Trainer], tmp_path: Path
+) -> None:
+    how = {"per_device_eval_batch_size": 4, "label_names": ["name"]}
+    ours = trainer_of(tmp_path, records, [], kind=kind, **how).evaluate()
+    theirs = trainer_of(tmp_path, records, [], **how).evaluate()
+
+    assert ours["eval_loss"] == pytest.approx(theirs["eval_loss"])
 
 
 def test_the_trainers_own_loader_fills_up_the_last_batch_and_reads_each_record(

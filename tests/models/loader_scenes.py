@@ -212,6 +212,46 @@ def _soon(call: Callable[[], Place], in_thread: bool) -> Place:
     return found[0]
 
 
+@scene(
+    name=GOOD_FILES,
+    plan=PLANS,
+    mode=st.sampled_from(["caller", "caller", "threads", "one thread", "auto"] * 6 + ["workers"]),
+    stops=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+)
+def draw(name: str, plan: Plan, mode: str, stops: Sequence[int]) -> None:
+    """Draw a number beside each batch, in a run that is resumed with its random numbers."""
+    view = views.opened(name)
+    plan = dataclasses.replace(plan, labels=view.labels, world=1)
+    if not fits(plan):
+        return
+    torch.manual_seed(7)
+    whole = _drawn(_run(view, mode, plan).loaders[0], sum(stops))
+    torch.manual_seed(7)
+    run = _run(view, mode, plan)
+    drawn = []
+    for stop in stops:
+        drawn += _drawn(run.loaders[0], stop)
+        state, numbers = run.loaders[0].state_dict(), torch.get_rng_state()
+        run.close()
+        torch.rand(5)
+        run = _run(view, mode, plan)
+        run.loaders[0].load_state_dict(state)
+        torch.set_rng_state(numbers)
+    run.close()
+    assert drawn == whole, (drawn, whole)
+
+
+def _drawn(loader: DataLoader, batches: int) -> list[float]:
+    """One for each batch, over as many epochs as these take."""
+    drawn: list[float] = []
+    while len(drawn) < batches:
+        for _ in loader:
+            drawn.append(torch.rand(()).item())
+            if len(drawn) == batches:
+                break
+    return drawn
+
+
 @functools.cache
 def accelerator() -> Any:  # noqa: ANN401 - accelerate's, if it is installed
     """Return an `Accelerator` of one process; None without accelerate."""

@@ -296,3 +296,51 @@ def test_a_state_with_restored_random_numbers_goes_on_as_if_never_saved(
     assert torch.equal(torch.get_rng_state(), after)
     first.close()
     second.close()
+
+
+PERSISTENT = {"num_workers": 1, "mode": "workers", "persistent_workers": True}
+
+
+def program_draws(loader: DataLoader, epochs: range, stop: int, after: int = 0) -> list[float]:
+    """What a program draws beside `loader`, a number for each of so many batches."""
+    drawn: list[float] = []
+    for _ in epochs:
+        for _batch in loader:
+            drawn.append(torch.rand(()).item())
+            if len(drawn) + after == stop:
+                return drawn
+    return drawn
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("order", ["sampler", "shuffled"])
+@pytest.mark.parametrize("engine", [*ENGINES, "workers that persist"])
+def test_random_numbers_go_on_wherever_a_run_resumes(
+    path: Path, engine: str, order: str, own: bool
+) -> None:
+    how = {**ENGINES, "workers that persist": PERSISTENT}[engine]
+    per_epoch = COUNT // 20
+
+    def loader() -> DataLoader:
+        dataset = Dataset(path, columns=["label"])
+        given = {"generator": torch.Generator().manual_seed(3)} if own else {}
+        if order == "shuffled":
+            return DataLoader(dataset, 20, shuffle=True, drop_last=True, **given, **how)
+        return DataLoader(dataset, batch_sampler=Sampler(dataset, 20), **given, **how)
+
+    torch.manual_seed(5)
+    at_once = loader()
+    whole = program_draws(at_once, range(2), 2 * per_epoch)
+    at_once.close()
+    for stop in (1, per_epoch - 1, per_epoch, per_epoch + 1):
+        torch.manual_seed(5)
+        before = loader()
+        drawn = program_draws(before, range(2), stop)
+        state, numbers = before.state_dict(), torch.get_rng_state()
+        before.close()
+        after = loader()
+        after.load_state_dict(state)
+        torch.set_rng_state(numbers)
+        drawn += program_draws(after, range(2), 2 * per_epoch, stop)
+        after.close()
+        assert drawn == whole, stop

@@ -7,6 +7,7 @@ batches in the same order as the others, from the same state, so each iteration 
 import threading
 import weakref
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
 from inspect import GEN_CLOSED, getgeneratorstate
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -16,6 +17,7 @@ from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from ffrecord.errors import DeadlineExceeded
 from ffrecord.torch._batch_transfer import CrossingCollate, Placed
+from ffrecord.torch._loader_order import is_inside, order_of
 from ffrecord.torch._plain_state import PlainPlace
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._subsets import as_ours
@@ -35,6 +37,11 @@ class Beginning(NamedTuple):
     place: PlainPlace | None
     """Without a `Sampler`: the place in the order of torch's."""
 
+    @property
+    def goes_on(self) -> bool:
+        """With a `Sampler`: whether it begins inside of an epoch, which has drawn its seed."""
+        return self.sampler is not None and is_inside(self.sampler.place)
+
 
 class Engine:
     """Loads the batches of one loader.
@@ -52,7 +59,8 @@ class Engine:
         """The batches of the epoch from there on, each with the position after it; a generator.
 
         Draws one number from `loader.generator`, as torch's iterators do for the seeds of workers,
-        and then releases the place of `beginning`. Only threads with a `Sampler` draw none.
+        and then releases the place of `beginning`. Threads with a `Sampler` draw none, and neither
+        does an epoch that goes on: a resumed run has the random numbers of one that never stopped.
         """
         raise NotImplementedError
 
@@ -82,8 +90,23 @@ class Engine:
 
 def draw_seed(loader: Any, place: PlainPlace) -> None:  # noqa: ANN401 - a `DataLoader`
     """Draw what torch's iterators draw."""
-    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+    _draw(loader)
     place.release()
+
+
+def _draw(loader: Any) -> None:  # noqa: ANN401 - a `DataLoader`
+    torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+
+
+@contextmanager
+def _put_back(generator: torch.Generator | None) -> Iterator[None]:
+    """Take back what the block draws from `generator`, or from torch's default one."""
+    used = generator or torch.default_generator
+    before = used.get_state()
+    try:
+        yield
+    finally:
+        used.set_state(before)
 
 
 class _OfTorch(Engine):
@@ -103,7 +126,9 @@ class _OfTorch(Engine):
         place = beginning.place
         with self._lock:  # Requests of torch's iterator must be of this iteration.
             others = any(getgeneratorstate(each) != GEN_CLOSED for each in self._under_way)
-            with loader._steps.beginning(beginning.start, cross=self.name == "processes"):
+            kept = _put_back(loader.generator) if beginning.goes_on else nullcontext()
+            cross = self.name == "processes"
+            with kept, loader._steps.beginning(beginning.start, cross=cross):
                 found = self._iterator(loader, others)
                 if place is not None:
                     place.release()
@@ -174,6 +199,9 @@ class Processes(_OfTorch):
         else:
             made = kept
             made._reset(loader)
+            if order_of(loader) is not None:
+                # As when workers start: a run that resumes here draws, for its workers are new.
+                _draw(loader)
         return self._received(loader, made)
 
     @staticmethod

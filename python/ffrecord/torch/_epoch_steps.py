@@ -9,6 +9,7 @@ import numpy as np
 
 from ffrecord._order.epoch_order import IndexBatch, SeededIndices, step_of
 from ffrecord.torch._batch_transfer import PlacedIndices
+from ffrecord.torch._loader_order import is_inside
 from ffrecord.torch._plain_state import PlainPlace, may_repeat
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._world import rank_in_job
@@ -75,8 +76,7 @@ class Steps:
     def first(self, sampler: Sampler) -> Cursor:
         """Where an iteration that begins now begins: at `step`, or inside of a resumed epoch."""
         start = sampler.begin()
-        is_resumed = start.position > 0 or bool(start.ahead)
-        return start if is_resumed else sampler.skipped(start, self.step)
+        return start if is_inside(start) else sampler.skipped(start, self.step)
 
     def __len__(self) -> int:
         return len(self._inner) - self.step

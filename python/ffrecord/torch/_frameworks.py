@@ -159,7 +159,9 @@ class Accelerated:
 
     When gradients are accumulated, accelerate asks the loader being iterated whether the batch is
     the last one. `gather_for_metrics` asks how many records of the last step over all ranks are no
-    repeats, which come first there; 0 if all are none.
+    repeats, which come first there. A step with fewer records than others has a number, too, as
+    with loaders of accelerate's: the Trainer of transformers has a loss for each record of a full
+    step, and cuts them to it.
 
     It gathers tensors of one shape only; others end the process where the collective is not
     checked. In a step of which ranks have unequal shares, accelerate is therefore made to compare
@@ -174,7 +176,7 @@ class Accelerated:
 
     @property
     def remainder(self) -> int:
-        """Records of the last step that come once; 0 if none is padded."""
+        """Records of the last step that come once; 0 if it has as many as others."""
         return self._sampler.unpadded
 
     @property

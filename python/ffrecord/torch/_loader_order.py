@@ -5,7 +5,7 @@ from typing import Any
 from torch.utils import data
 
 from ffrecord.torch._dataset import Dataset
-from ffrecord.torch._sampler import Sampler
+from ffrecord.torch._sampler import Cursor, Sampler
 
 
 def order_of(loader: Any) -> Sampler | None:  # noqa: ANN401 - any loader of torch's kind
@@ -23,9 +23,14 @@ def batches_left(loader: Any) -> int:  # noqa: ANN401 - `ffrecord.torch.DataLoad
     sampler, resumed = order_of(loader), loader._resumed
     if sampler is None:
         return len(loader) if resumed is None else len(loader._steps.inner) - resumed.batches
-    place = sampler.place
-    is_inside = place.position > 0 or bool(place.ahead)
-    return len(sampler) - sampler.step - len(place.ahead) if is_inside else len(loader)
+    if not is_inside(sampler.place):
+        return len(loader)
+    return len(sampler) - sampler.step - len(sampler.place.ahead)
+
+
+def is_inside(place: Cursor) -> bool:
+    """Whether some of the steps of an epoch were delivered: an iteration from there goes on."""
+    return place.position > 0 or bool(place.ahead)
 
 
 def overridden(sampler: Sampler, *names: str) -> list[str]:

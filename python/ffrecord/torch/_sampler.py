@@ -515,15 +515,14 @@ class Sampler(data.Sampler[Any]):
 
     @property
     def unpadded(self) -> int:
-        """Records of an epoch's last step over all ranks, without padding; 0: none is padded.
+        """Records of an epoch's last step over all ranks, without padding, if others have more.
 
-        Also 0 if several ranks get the same samples: these repeat in every step.
+        0 if it has as many, or more; and if several ranks get the same samples: these repeat in
+        every step.
         """
-        world_size = self.world_size
-        if self.last == "drop" or self.group_size > 1:
+        if self.last == "drop" or self.group_size > 1 or not self.has_equal_steps(0):
             return 0
-        left = self.count % self.global_batch
-        return left if 0 < left < self._step_size(self.count - left, world_size) else 0
+        return self.count % self.global_batch
 
     @property
     def world_size(self) -> int:

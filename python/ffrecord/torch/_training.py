@@ -25,9 +25,9 @@ class TrainingState:
 
     The position of a loader counts delivered batches, so the run continues with the next sample, at
     any world size. Random states of the ranks are restored at the same world size; at another one
-    they are left as they are, and `restored_rng` says so. (torch's loaders draw from the global
-    generator whenever an iteration begins, and resumed ones draw once more: give them a
-    `generator`.)
+    they are left as they are, and `restored_rng` says so. (Loaders draw from the global generator
+    whenever an epoch begins. Where one goes on, those of `ffrecord.torch` draw nothing; torch's own
+    draw once more: give them a `generator`.)
 
     Attributes:
         extra: plain values that are saved and loaded with the rest.
