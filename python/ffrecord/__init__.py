@@ -7,6 +7,7 @@ from ffrecord._base.lazy_names import later
 from ffrecord._ffrecord import __version__
 from ffrecord._read.batch import Batch
 from ffrecord._read.locations import Eviction, fetch_evicted_with
+from ffrecord._read.named_versions import Catalogue, locate_versions_with
 from ffrecord._read.reader import Reader, open
 from ffrecord._read.records import Records
 from ffrecord.errors import ConflictError, CorruptionError, DeadlineExceeded, UnavailableError
@@ -105,7 +106,14 @@ def _find_eviction() -> Eviction:
     return eviction
 
 
+def _find_catalogue() -> Catalogue:
+    from ffrecord._store import catalogue  # With checkpoints, which few readers need.
+
+    return catalogue
+
+
 fetch_evicted_with(_find_eviction)
+locate_versions_with(_find_catalogue)
 
 
 if "FFRECORD_PROFILE" in os.environ:

@@ -18,11 +18,11 @@ from hypothesis.stateful import precondition, rule
 
 import ffrecord
 from daemons_asking import AWAY, LISTS, OF_CLUSTER, SURE_S, UNSURE_S, WHICH, is_calm
-from daemons_damage import Damages
 from daemons_places import NODES, QUOTA_BYTES, STRANGERS, fill, make_room
 from daemons_reading import Hosts, by_records, place_of
 from daemons_truth import RECORDS, Content, Place
 from daemons_uploads import HeldUpload, LeftRemoval
+from daemons_versions import NamedVersions
 from ffrecord import _ffrecord
 from ffrecord.errors import ConflictError, CorruptionError
 
@@ -44,7 +44,7 @@ TROUBLE = st.sampled_from(
 )
 
 
-class Daemons(Damages):
+class Daemons(NamedVersions):
     """Rules are calls of clients and accidents; `places` says what must be read."""
 
     # Publishing and removing.

@@ -169,7 +169,7 @@ class Asking(RuleBasedStateMachine):
         for prefix in (self.prefix, f"{self.client}/"):
             address = self.address(hosts, prefix + name)
             found += ffrecord.list_published(address, timeout_s=self.seconds(hosts))
-        return [each for each in found if "/run/" not in each.name]
+        return [each for each in found if "/run/" not in each.name and "/." not in each.name]
 
     def ask(self, hosts: Hosts) -> None:
         """List and read all names of a place, by these addresses."""

@@ -75,6 +75,15 @@ class Name:
 
 
 @dataclasses.dataclass
+class Versions:
+    """The versions of a name, in the order of their publication; tags; names used up."""
+
+    there: dict[str, Content] = dataclasses.field(default_factory=dict)
+    tags: dict[str, str] = dataclasses.field(default_factory=dict)
+    removed: set[str] = dataclasses.field(default_factory=set)
+
+
+@dataclasses.dataclass
 class Pending:
     """An upload that was not published: counts until it has been silent for long."""
 
@@ -122,6 +131,7 @@ class Place:
     def __init__(self, quota: Quota) -> None:
         """Begin empty."""
         self.names: dict[str, Name] = {}
+        self.versions: dict[str, Versions] = {}
         self.quota = quota
         self.steps: dict[int, float] = {}
         self.late_steps: set[int] = set()  # Of saves without an answer,

@@ -30,6 +30,7 @@ from browser import shown
 from conftest import ROOT
 from daemon import Daemon
 from eventually import eventually
+from ffrecord import catalogue
 from ffrecord._cli.admin import fetch, status
 from ffrecord._cli.tokens import read_key
 
@@ -462,6 +463,18 @@ def test_a_browser_shows_what_the_daemon_does(
         svg = page[page.index(f'id="{chart}"') :]
         assert "<polyline" in svg[: svg.index("</svg>")], chart
     assert re.search(r"<td>shm</td><td>\d+</td><td>[1-9]", page)
+
+
+def test_a_browser_shows_versions_by_dataset(daemon: Daemon, records: Path, tmp_path: Path) -> None:
+    ffrecord.publish(records, daemon.address("plain"))
+    for version in ("1.0", "1.1"):
+        catalogue.publish(records, daemon.address("team/train"), version)
+
+    page = shown(f"http://{admin_of(daemon)}/", tmp_path)
+
+    assert "<td>team/train</td><td>1.0, 1.1</td>" in page
+    assert "<td>plain</td><td>1</td>" in page
+    assert ".catalogue" not in page[page.index('id="datasets"') :]
 
 
 def test_status_and_top_read_the_port(daemon: Daemon, records: Path) -> None:

@@ -28,7 +28,8 @@ EXTENSION = f"{PACKAGE}._ffrecord"
 TORCH_PACKAGES = (f"{PACKAGE}.torch.", f"{PACKAGE}.distributed.")
 PUBLIC = {
     PACKAGE,
-    *(f"{PACKAGE}.{name}" for name in ("archive", "checkpoint", "compat", "decode", "distributed")),
+    *(f"{PACKAGE}.{name}" for name in ("archive", "catalogue", "checkpoint", "compat", "decode")),
+    f"{PACKAGE}.distributed",
     *(f"{PACKAGE}.{name}" for name in ("errors", "fsspec", "grain", "huggingface", "ray")),
     *(f"{PACKAGE}.{name}" for name in ("pack", "pack.maps", "runtime")),
     *(f"{PACKAGE}.{name}" for name in ("tensorflow", "topology", "torch", "utils", "weights")),

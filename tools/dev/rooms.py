@@ -71,7 +71,10 @@ ROOMS = (
     ),
     Room(
         ("python/ffrecord/_store/",),
-        python=("test_archive.py", "test_evicting.py", "test_daemon.py", "test_service.py"),
+        python=(
+            *("test_archive.py", "test_catalogue*.py", "test_evicting.py"),
+            *("test_daemon.py", "test_service.py"),
+        ),
     ),
     Room(
         ("python/ffrecord/_write/",), python=("test_writer.py", "test_repair*.py", "test_tables.py")

@@ -1,6 +1,5 @@
 """ffrecord: look at record files, check them, and serve them from a daemon."""
 
-import contextlib
 import dataclasses
 import importlib
 import itertools
@@ -14,13 +13,12 @@ import click
 import ffrecord
 from ffrecord import archive
 from ffrecord._base import clock
-from ffrecord._base.addresses import SCHEME
 from ffrecord._cli.accelerator import examine_accelerator
 from ffrecord._cli.admin import activity, fetch, show_activity, show_status
 from ffrecord._cli.admin import status as status_of
 from ffrecord._cli.checkpoint import checkpoint
 from ffrecord._cli.config import config
-from ffrecord._cli.console import EXIT_DAMAGE, Panel, confirm, progress_bar, run
+from ffrecord._cli.console import EXIT_DAMAGE, Panel, progress_bar, run
 from ffrecord._cli.doctor import examine, examine_rdma, show_findings, show_rdma
 from ffrecord._cli.net import net
 from ffrecord._cli.options import (
@@ -34,7 +32,6 @@ from ffrecord._cli.text import safe_lines, shown
 from ffrecord._cli.tokens import make_token, read_key
 from ffrecord._cli.units import Name, Number, Size, Target, show_size
 from ffrecord._store import eviction
-from ffrecord.errors import CorruptionError
 
 # Imported on use: they would take a tenth of every start.
 _LOOKING = "ffrecord._cli.data.looking"
@@ -42,6 +39,8 @@ _LATE = {
     "cluster": "ffrecord._cli.cluster",
     "index": "ffrecord._cli.index",
     **dict.fromkeys(("prof", "why"), "ffrecord._cli.profile"),
+    **dict.fromkeys(("diff", "ls", "search", "show", "tag"), "ffrecord._cli.catalogue"),
+    **dict.fromkeys(("publish", "remove"), "ffrecord._cli.publishing"),
     "topology": "ffrecord._cli.topology",
     **dict.fromkeys(("cat", "find", "head", "sample"), _LOOKING),
     **dict.fromkeys(("merge", "shuffle", "split"), "ffrecord._cli.data.rewrite_commands"),
@@ -247,95 +246,6 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
 
 @cli.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.argument("address", type=Name())
-@click.option("--overwrite", "replace", is_flag=True, help="Replace a dataset of that name.")
-@click.option(
-    "--durability",
-    metavar="CLASS",
-    default="replicas",
-    show_default=True,
-    help="How a cluster stores FILES. replicas: as its setting says. r1, r2, r3: 1, 2, 3 replicas. "
-    "ec:4+2: an erasure code that survives the loss of any 2 nodes. origin: the nodes fetch and "
-    "cache FILES from where they are: s3://BUCKET/KEY, or a folder that all nodes share.",
-)
-@click.option(
-    "--copy-to",
-    metavar="PLACE",
-    help="With --durability origin: copy local FILES to PLACE first, s3://BUCKET/PREFIX or a "
-    "folder. Replaces nothing there; rerun a failed command to resume it.",
-)
-@dry_run_option("Check FILES and ADDRESS, and publish nothing.")
-@timeout_option()
-@_as_json
-def publish(
-    files: tuple[str, ...],
-    address: str,
-    replace: bool,
-    durability: str,
-    copy_to: str | None,
-    dry_run: bool,
-    timeout_s: float,
-    as_json: bool,
-) -> None:
-    """Publish FILES as the dataset ADDRESS: ffrecord://HOST[:PORT]/NAME."""
-    if copy_to is not None and durability != "origin":
-        raise click.UsageError("--copy-to needs --durability origin")
-    showing = contextlib.nullcontext() if dry_run else progress_bar("publishing")
-    with overwrite_named(address, replace), showing as show:
-        ffrecord.publish(
-            files,
-            address,
-            replace=replace,
-            durability=durability,
-            copy_to=copy_to,
-            timeout_s=timeout_s,
-            progress=show,
-            dry_run=dry_run,
-        )
-    if dry_run:
-        facts = _would_publish(files, address, replace, timeout_s)
-        text = f"would publish {facts['record_count']} records, {show_size(facts['size_bytes'])},"
-        text += f" as {address}" + (", and replace what is there" if facts["replaces"] else "")
-        click.echo(json.dumps(facts) if as_json else text)
-        return
-    click.echo(json.dumps({"published": address}) if as_json else f"published {address}")
-
-
-def _would_publish(
-    files: tuple[str, ...], address: str, replace: bool, timeout_s: float
-) -> dict[str, Any]:
-    """The work of `publish` for files that it accepts."""
-    with ffrecord.open(files, timeout_s=timeout_s) as reader:
-        count, size_bytes = len(reader), sum(file.size_bytes for file in reader.files)
-    return {
-        "would_publish": address,
-        "record_count": count,
-        "size_bytes": size_bytes,
-        "replaces": replace and _is_published(address, timeout_s),
-        "dry_run": True,
-    }
-
-
-def _is_published(address: str, timeout_s: float) -> bool:
-    try:
-        with ffrecord.open(address, timeout_s=timeout_s) as there:
-            len(there)
-    except FileNotFoundError:
-        return False
-    except CorruptionError:
-        return True
-    return True
-
-
-def _check_daemon_address(address: str) -> None:
-    """Refuse what `remove` refuses, which opening records does not."""
-    if not address.startswith(SCHEME):
-        example = "an address looks like ffrecord://host[:port]/name"
-        raise ValueError(f"{address!r}: does not begin with ffrecord://; {example}")
-
-
-@cli.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path())
 @click.argument("target", type=Target())
 @dry_run_option("Show which files would be uploaded, and upload nothing.")
 @timeout_option()
@@ -358,18 +268,28 @@ def push(
 @cli.command()
 @click.argument("target", type=Target())
 @click.argument("folder", type=click.Path(file_okay=False))
+@click.option("--version", help="A version or tag of the dataset; otherwise the newest.")
 @dry_run_option("Show which files would be downloaded, and download nothing.")
 @timeout_option()
 @_as_json
-def pull(target: str, folder: str, dry_run: bool, timeout_s: float, as_json: bool) -> None:
-    """Download the dataset at TARGET, made by `push`, to FOLDER.
+def pull(
+    target: str,
+    folder: str,
+    version: str | None,
+    dry_run: bool,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Download the dataset at TARGET, made by `push` or `publish --version`, to FOLDER.
 
     Files there that are the same stay; others of the same names are replaced.
     """
     if dry_run:
         check_can_hold(folder)
     with progress_bar("pulling") as show:
-        brought = archive.pull(target, folder, timeout_s=timeout_s, dry_run=dry_run, progress=show)
+        brought = archive.pull(
+            target, folder, version=version, timeout_s=timeout_s, dry_run=dry_run, progress=show
+        )
     text = f"{'would download' if dry_run else 'downloaded'} {len(brought)} files to {folder}"
     click.echo(json.dumps({"brought": brought, "dry_run": dry_run}) if as_json else text)
 
@@ -415,27 +335,6 @@ def list_(address: str, timeout_s: float, as_json: bool) -> None:
         name = shown(dataset.name, _PATH_MAX)
         kept = f"{dataset.durability or '?':<{width}}  " if width else ""
         click.echo(f"{size:>10}  {dataset.file_count:>6} files  {kept}{name}")
-
-
-@cli.command()
-@click.argument("address", type=Name())
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
-@timeout_option()
-@_as_json
-def remove(address: str, yes: bool, dry_run: bool, timeout_s: float, as_json: bool) -> None:
-    """Remove the dataset ADDRESS from its daemon."""
-    if dry_run:
-        _check_daemon_address(address)
-        with ffrecord.open(address, timeout_s=timeout_s) as reader:
-            facts = {"would_remove": address, "record_count": len(reader), "dry_run": True}
-        text = f"would remove {address}: {facts['record_count']} records"
-        click.echo(json.dumps(facts) if as_json else text)
-        return
-    if not yes:
-        confirm(f"remove {address}?")
-    ffrecord.remove_published(address, timeout_s=timeout_s)
-    click.echo(json.dumps({"removed": address}) if as_json else f"removed {address}")
 
 
 @cli.command()

@@ -57,6 +57,11 @@ class Concat(Records):
         return digest([source.fingerprint.encode() for source in self.sources])
 
     @property
+    def versions(self) -> tuple[str, ...]:
+        """Those of all sources, in their order."""
+        return tuple(version for source in self.sources for version in source.versions)
+
+    @property
     def size_bytes(self) -> int:
         """The size of the files of all sources."""
         return sum(source.size_bytes for source in self.sources)

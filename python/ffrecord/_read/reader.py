@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ffrecord import _ffrecord
+from ffrecord._base.addresses import SCHEME
 from ffrecord._base.closeable import Closing
 from ffrecord._base.process_start import is_spawning
 from ffrecord._order.epoch_order import EpochShare, Indices
@@ -24,6 +25,7 @@ from ffrecord._read.locations import (
     normalise,
     reads_through_fsspec,
 )
+from ffrecord._read.named_versions import Located, asked_version, check_is, gone, locate, newest
 from ffrecord._read.opening import CACHE_SIZE, ReadOptions, refuse_missing
 from ffrecord._read.read_ahead import ReadAhead
 from ffrecord._read.read_rate import read_rate
@@ -85,9 +87,10 @@ class Reader(Records, Closing):
         Args:
             where: file, folder (its own `*.ffr`, sorted by code point), glob, list of these in
                 its order, also of files of other kinds that `ffrecord.index` made readable; or
-                `ffrecord://host[:port]/name`; or, at a store, `s3://bucket/key`, a
-                folder `s3://bucket/folder/`, a glob, `http(s)://host/path`, or a list of these;
-                or the same with any other protocol that fsspec knows, such as `gs://`.
+                `ffrecord://host[:port]/name`, also `name@version`; or, at a store,
+                `s3://bucket/key`, a folder `s3://bucket/folder/`, a glob, `http(s)://host/path`, or
+                a list of these; or the same with any other protocol that fsspec knows, such as
+                `gs://`.
             check_data: verify the checksum of each record on every read.
             salvage: open a damaged version 1 file; records that are not whole are corrupt.
             direct: bypass the page cache, for data that is read once.
@@ -116,6 +119,8 @@ class Reader(Records, Closing):
         self._is_of_fsspec = reads_through_fsspec(self.where, storage_options)
         self._closed = False
         self._expected: str | None = None
+        # Once one was opened: a later, newer one is not what this reader reads.
+        self._version: Located | None = None
         self._inner: _ffrecord.RecordReader | None = None
         self._service: FileService | None = None
         self._kept: dict[str, tuple[_ffrecord.RecordReader, FileService | None]] = {}
@@ -155,6 +160,12 @@ class Reader(Records, Closing):
     def fingerprint(self) -> str:
         """32 hex digits that change if any record, or the order of records, changes."""
         return self._open().fingerprint.hex()
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """The named version that it reads, such as `train@1.2`; empty if it is of none."""
+        self._open()
+        return () if self._version is None else (self._version.label,)
 
     @property
     def files(self) -> "tuple[FileInfo, ...]":
@@ -376,7 +387,8 @@ class Reader(Records, Closing):
         if len(self) == 0:
             raise ValueError("a speed cannot be measured with 0 records")
         options = replace(self._options, check_data=False, direct=self.is_local)
-        with Reader(self.where, **options.as_arguments()) as raw:
+        where = self.where if self._version is None else self._version.data
+        with Reader(where, **options.as_arguments()) as raw:
             return read_rate(raw, seconds)
 
     def close(self) -> None:
@@ -388,7 +400,9 @@ class Reader(Records, Closing):
         self._reads = weakref.WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {"where": self.where, **self._options.as_arguments()}
+        # A process that gets the reader reads the version that this one reads.
+        where = self.where if self._version is None else (self._version.address,)
+        state = {"where": where, **self._options.as_arguments()}
         if self._inner is not None and is_spawning():
             # A process that is being started reads for this one: the same data, or none.
             state["expected"] = self.fingerprint
@@ -457,6 +471,25 @@ class Reader(Records, Closing):
         return LogicalSchema.of_files(stored, lambda number: inner.file(number)["name"], found)
 
     def _open_here(self, files: list[bytes], timeout_s: float) -> _ffrecord.RecordReader:
+        address = os.fsdecode(files[0])
+        if not address.startswith(SCHEME) or len(files) > 1:
+            return self._open_named(files, timeout_s)
+        if self._version is None and asked_version(address) is None:
+            try:
+                return self._open_named(files, timeout_s)
+            except FileNotFoundError:
+                self._version = newest(address, timeout_s)
+                if self._version is None:
+                    raise
+        found = self._version = self._version or locate(address, timeout_s)
+        try:
+            inner = self._open_named([os.fsencode(found.data)], timeout_s)
+        except FileNotFoundError:
+            raise gone(found) from None
+        check_is(found, inner.fingerprint.hex())
+        return inner
+
+    def _open_named(self, files: list[bytes], timeout_s: float) -> _ffrecord.RecordReader:
         # The process that started this one has read from the daemon: it comes back.
         is_known = self._expected is not None
         options = replace(self._options, timeout_s=timeout_s).bound(assume_running=is_known)

@@ -63,6 +63,11 @@ class Records(ABC):
         """32 hex digits that change if any record, or the order of records, changes."""
 
     @property
+    def versions(self) -> tuple[str, ...]:
+        """The named versions that it reads, such as `train@1.2`, in order; empty if of none."""
+        return ()
+
+    @property
     @abstractmethod
     def size_bytes(self) -> int:
         """The size of the files behind it."""
@@ -362,6 +367,11 @@ class Subset(Records):
         return digest([self.source.fingerprint.encode(), self.choice.tobytes()])
 
     @property
+    def versions(self) -> tuple[str, ...]:
+        """Those of the source."""
+        return self.source.versions
+
+    @property
     def size_bytes(self) -> int:
         """The view's approximate share of the size of the source's files."""
         return self.source.size_bytes * len(self) // max(1, len(self.source))
@@ -424,6 +434,11 @@ class Formatted(Records):
     def fingerprint(self) -> str:
         """That of the source: the records are the same."""
         return self.source.fingerprint
+
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Those of the source."""
+        return self.source.versions
 
     @property
     def size_bytes(self) -> int:

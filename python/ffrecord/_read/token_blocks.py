@@ -120,6 +120,11 @@ class TokenBlocks(Records):
         return digest([self.source.fingerprint.encode(), repr(how).encode()])
 
     @property
+    def versions(self) -> tuple[str, ...]:
+        """Those of the source."""
+        return self.source.versions
+
+    @property
     def size_bytes(self) -> int:
         """The size of the files behind it."""
         return self.source.size_bytes

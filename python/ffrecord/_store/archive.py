@@ -1,5 +1,6 @@
 """Copies of sealed files in an object store, or wherever checkpoints can be saved."""
 
+import errno
 import os
 import pathlib
 from collections.abc import Callable
@@ -8,18 +9,27 @@ from typing import Any
 import numpy as np
 
 import ffrecord.checkpoint as ckpt
-from ffrecord._base.addresses import REPLICATED, SCHEME, Target
+from ffrecord._base.addresses import CATALOGUE, SCHEME, Target, below
 from ffrecord._base.background_copies import Copying
 from ffrecord._base.destination import destination_path
 from ffrecord._base.folders import sync_folder
+from ffrecord._ffrecord import list_steps
 from ffrecord._read.locations import Where, expand, normalise
 from ffrecord._read.reader import open as open_records
+from ffrecord._store.catalogue_document import (
+    Document,
+    has_versions,
+    is_file_name,
+    read,
+)
 from ffrecord.checkpoint._steps import newest_on_line
-from ffrecord.errors import CorruptionError
+from ffrecord.errors import ConflictError, CorruptionError
 
 Progress = Callable[[int, int], object]
 # So much of a file is compared at a time.
 _COMPARED_BYTES = 64 << 20
+# How often a file is sent again because others have sent another one of its name meanwhile.
+_TRIES_MAX = 5
 
 
 def push(
@@ -49,30 +59,19 @@ def push(
 
     Raises:
         CorruptionError: opening a file shows that it is damaged.
+        ConflictError: the dataset has versions, and needs one.
         ValueError: two files have one name, or `target` is no target.
         OSError: a file cannot be read, or the target cannot be written.
     """
-    paths = [pathlib.Path(os.fsdecode(path)) for path in expand(normalise(files))]
-    names = [path.name for path in paths]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"two files are called {twice[0]}: in a dataset names are unique")
     where = os.fsdecode(target)
-    ckpt.latest(where, timeout_s=timeout_s)  # It raises if this is no target, or does not answer.
-    total, done = sum(path.stat().st_size for path in paths), 0
-    sent: list[str] = []
-    listed: dict[str, dict[str, Any]] = {}
-    for path in paths:
-        facts = _facts(path)
-        commit = _find(_run_of(where, path.name), facts, timeout_s)
-        if commit is None:
-            sent.append(path.name)
-            if not dry_run:
-                commit = _send(path, _run_of(where, path.name), facts, timeout_s)
-        if commit is not None:
-            listed[path.name] = {"step": commit.step, **facts}
-        done += facts["size_bytes"]
-        if progress is not None:
-            progress(done, total)
+    if has_versions(where, timeout_s):
+        raise ConflictError(
+            errno.EEXIST,
+            f"{where} has versions; give the files one, with ffrecord publish --version",
+        )
+    sent, listed = store_files(
+        files, where, timeout_s=timeout_s, dry_run=dry_run, progress=progress
+    )
     if dry_run:
         return sent
     newest = newest_on_line(where, timeout_s)
@@ -82,10 +81,50 @@ def push(
     return sent
 
 
+def store_files(
+    files: Where,
+    where: str,
+    *,
+    timeout_s: float,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> tuple[list[str], dict[str, dict[str, Any]]]:
+    """Store each file at `where` that is not there yet; no list of files names them afterwards.
+
+    Returns:
+        The names of the files that were sent, and for each file the facts that identify it there.
+    """
+    paths = [pathlib.Path(os.fsdecode(path)) for path in expand(normalise(files))]
+    names = [path.name for path in paths]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two files are called {twice[0]}: in a dataset names are unique")
+    if CATALOGUE in names:
+        raise ValueError(f"a file of a dataset cannot be called {CATALOGUE}; rename it")
+    ckpt.latest(where, timeout_s=timeout_s)  # It raises if this is no target, or does not answer.
+    total, done = sum(path.stat().st_size for path in paths), 0
+    sent: list[str] = []
+    listed: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        facts = _facts(path)
+        run = below(where, path.name)
+        commit = _find(run, facts, timeout_s)
+        if commit is None:
+            sent.append(path.name)
+            if not dry_run:
+                commit = _send(path, run, facts, timeout_s)
+        if commit is not None:
+            listed[path.name] = {"step": commit.step, **facts}
+        done += facts["size_bytes"]
+        if progress is not None:
+            progress(done, total)
+    return sent, listed
+
+
 def pull(
     target: Target,
     folder: str | os.PathLike[str],
     *,
+    version: str | None = None,
     timeout_s: float = 30.0,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -98,6 +137,7 @@ def pull(
     Args:
         target: as for `push`.
         folder: created if missing.
+        version: a version of the dataset, or a tag; None: the newest.
         timeout_s: for each call, retries included.
         dry_run: only find out which files would be fetched.
         progress: called with bytes done and bytes in all.
@@ -106,12 +146,12 @@ def pull(
         The names of the files that were fetched.
 
     Raises:
-        FileNotFoundError: there is no dataset.
+        FileNotFoundError: there is no dataset, or no such version.
         CorruptionError: a stored file is damaged; it does not appear in `folder`.
         ValueError: `target` is no target, or `folder` is an address.
     """
     where, into = os.fsdecode(target), destination_path(folder, "the folder")
-    listed = newest_list(where, timeout_s)
+    listed = newest_list(where, timeout_s, version)
     if dry_run:
         return [name for name, facts in listed.items() if not is_there(into / name, facts)]
     into.mkdir(parents=True, exist_ok=True)
@@ -149,14 +189,19 @@ class Mirror(Copying[list[str]]):
         return push(self.files, self.target, timeout_s=self.timeout_s)
 
 
-def newest_list(where: str, timeout_s: float) -> dict[str, dict[str, Any]]:
-    """The files of the newest dataset by name, each with the facts that identify it.
+def newest_list(
+    where: str, timeout_s: float, version: str | None = None
+) -> dict[str, dict[str, Any]]:
+    """The files of the newest dataset, or of a version, by name, with the facts that identify each.
 
     Raises:
-        FileNotFoundError: there is no dataset.
+        FileNotFoundError: there is no dataset, or no such version.
         CorruptionError: the stored object is damaged, or not a list of files. An older list is
             another dataset.
     """
+    document = read(where, timeout_s)
+    if version is not None or document.versions:
+        return _files_of_version(document, version)
     newest = newest_on_line(where, timeout_s)
     if newest is None:
         raise FileNotFoundError(f"{where} keeps no dataset; ffrecord push brings one there")
@@ -167,7 +212,7 @@ def bring(path: pathlib.Path, where: str, facts: dict[str, Any], timeout_s: floa
     """Make `path` the file that is listed at `where`; return whether it was not before."""
     if is_there(path, facts):
         return False
-    _bring(path, _run_of(where, path.name), facts, timeout_s)
+    _bring(path, below(where, path.name), facts, timeout_s)
     return True
 
 
@@ -190,7 +235,7 @@ def is_stored(path: pathlib.Path, where: str, facts: dict[str, Any], timeout_s: 
         CorruptionError: the copy is damaged, or not all there.
         OSError: it cannot be read now.
     """
-    run, size = _run_of(where, path.name), facts["size_bytes"]
+    run, size = below(where, path.name), facts["size_bytes"]
     before = _stamp_of(path)
     try:
         is_same = _has_stored(path, run, facts["step"], size, timeout_s)
@@ -206,10 +251,7 @@ def is_listed(name: object, facts: object) -> bool:
     """Whether this is a valid entry in a list of files: a name without folders, and all facts."""
     kinds = {"step": int, "size_bytes": int, "fingerprint": str}
     return (
-        isinstance(name, str)
-        and name not in ("", ".", "..")
-        and "/" not in name
-        and "\0" not in name
+        is_file_name(name)
         and isinstance(facts, dict)
         and {key: type(value) for key, value in facts.items()} == kinds
         and facts["size_bytes"] >= 0
@@ -223,17 +265,6 @@ def sync(path: pathlib.Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _run_of(where: str, name: str) -> str:
-    """Where the commits of one file are: below the target, whatever kind of address that is."""
-    if where.startswith(REPLICATED):
-        places = where.removeprefix(REPLICATED).split("|")
-        return REPLICATED + "|".join(_run_of(place, name) for place in places)
-    if where.startswith(SCHEME):
-        address, mark, options = where.partition("?")
-        return f"{address}/{name}{mark}{options}"
-    return f"{where}/{name}"
 
 
 def _facts(path: pathlib.Path) -> dict[str, Any]:
@@ -262,11 +293,17 @@ def _find(run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit | No
 
 
 def _send(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float) -> ckpt.Commit:
-    content = np.memmap(path, "uint8", "r")
-    before = ckpt.latest(run, timeout_s=timeout_s)
-    step = 0 if before is None else before.step + 1
-    state = {"content": content, "facts": facts}
-    return ckpt.save(run, step, state, group="alone", timeout_s=timeout_s)
+    """Store a file as the next step, whatever step others who send files of its name are at."""
+    state = {"content": np.memmap(path, "uint8", "r"), "facts": facts}
+    for tries in range(1, _TRIES_MAX + 1):
+        before = ckpt.latest(run, timeout_s=timeout_s)
+        step = 0 if before is None else before.step + 1
+        try:
+            return ckpt.save(run, step, state, group="alone", timeout_s=timeout_s)
+        except ConflictError:
+            if tries == _TRIES_MAX or step not in list_steps(run, timeout_s):
+                raise
+    raise AssertionError  # The last try has returned or raised.
 
 
 def _stamp_of(path: pathlib.Path) -> tuple[int, ...]:
@@ -316,6 +353,16 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
     finally:
         made.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+def _files_of_version(document: Document, version: str | None) -> dict[str, dict[str, Any]]:
+    found = document.find(version)
+    if document.place.startswith(SCHEME):
+        raise ValueError(f"{found.address} is at a daemon: open it, instead of pulling it")
+    listed = dict(found.stored)
+    if not all(is_listed(*each) for each in listed.items()):
+        raise CorruptionError(f"{found.address}: the list of its files is damaged")
+    return listed
 
 
 def _is_list(where: str, step: int, listed: dict[str, dict[str, Any]], timeout_s: float) -> bool:

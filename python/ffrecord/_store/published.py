@@ -1,12 +1,16 @@
 """Datasets that a daemon serves: publish, list, remove. Read them with `ffrecord.open`."""
 
+import errno
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ffrecord import _ffrecord
-from ffrecord._read.locations import expand, normalise
+from ffrecord._base.addresses import CATALOGUE, SCHEME, below, split_version
+from ffrecord._read.locations import Where, expand, normalise
+from ffrecord.errors import ConflictError
 
 _DURABILITY = r"replicas|origin|r[123]|ec:\d+\+\d+"
 
@@ -27,7 +31,7 @@ class Published:
 
 
 def publish(
-    files: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    files: Where,
     address: str,
     *,
     replace: bool = False,
@@ -57,8 +61,8 @@ def publish(
         progress: called with bytes done and bytes in all.
 
     Raises:
-        ConflictError: the name exists and `replace` is False, or `copy_to` has another file of the
-            same name.
+        ConflictError: the name exists and `replace` is False, or has versions, or `copy_to` has
+            another file of the same name.
         CorruptionError: a file is damaged.
         UnavailableError: the daemon does not answer.
         DeadlineExceeded: it did not answer in time.
@@ -66,6 +70,37 @@ def publish(
         OSError: a file cannot be read, or the daemon's disk is full.
         ValueError: the address or `durability` is malformed, or a file cannot have that class.
     """
+    _refuse_version(address)
+    if _has_versions(address, timeout_s):
+        raise ConflictError(
+            errno.EEXIST,
+            f"{address} has versions; give the files one, with ffrecord.catalogue.publish or "
+            "ffrecord publish --version",
+        )
+    publish_plain(
+        files,
+        address,
+        replace=replace,
+        durability=durability,
+        copy_to=copy_to,
+        timeout_s=timeout_s,
+        dry_run=dry_run,
+        progress=progress,
+    )
+
+
+def publish_plain(
+    files: Where,
+    address: str,
+    *,
+    replace: bool = False,
+    durability: str = "replicas",
+    copy_to: str | os.PathLike[str] | None = None,
+    timeout_s: float = 30.0,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> None:
+    """As `publish`, whether the name has versions or not."""
     if not re.fullmatch(_DURABILITY, durability):
         raise ValueError(
             'durability is "replicas", "r1", "r2", "r3", an erasure code such as "ec:4+2", or '
@@ -101,4 +136,37 @@ def remove_published(address: str, *, timeout_s: float = 30.0) -> None:
     Raises:
         FileNotFoundError: there is no dataset of that name.
     """
+    _refuse_version(address)
     _ffrecord.remove_published(address, timeout_s=timeout_s)
+
+
+def is_there(address: str, timeout_s: float) -> bool:
+    """Whether there is a dataset of that name, without its versions."""
+    try:
+        _ffrecord.ServedFiles.open(address, timeout_s=timeout_s)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove_if_there(address: str, timeout_s: float) -> bool:
+    """Remove a dataset; return whether it was there."""
+    try:
+        _ffrecord.remove_published(address, timeout_s=timeout_s)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _has_versions(address: str, timeout_s: float) -> bool:
+    """Whether the dataset has versions, as far as this client may look."""
+    with suppress(PermissionError, ValueError):  # The publication says what is malformed.
+        return bool(_ffrecord.list_steps(below(address, CATALOGUE), timeout_s))
+    return False
+
+
+def _refuse_version(address: str) -> None:
+    if address.startswith(SCHEME) and split_version(address)[1] is not None:
+        raise ValueError(
+            f"{address} names a version: publish and remove versions with ffrecord.catalogue"
+        )

@@ -224,6 +224,11 @@ class Dataset(data.Dataset[T], ReaderRegistry):
         return self.source.fingerprint
 
     @property
+    def versions(self) -> tuple[str, ...]:
+        """The named versions that it reads, such as `train@1.2`; see `Reader.versions`."""
+        return self.source.versions
+
+    @property
     def mixture(self) -> Mixture | None:
         """The proportions of a `mix`, for a `Sampler`."""
         return mixture_of(self.source)

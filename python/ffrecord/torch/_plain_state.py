@@ -13,7 +13,7 @@ import torch
 from torch.utils import data
 from torch.utils.data.distributed import DistributedSampler
 
-from ffrecord.torch._subsets import fingerprint_of
+from ffrecord.torch._subsets import fingerprint_of, said_of_data, versions_of
 
 # They draw an epoch at once, from torch's default generator unless they have their own.
 _DRAWN = (data.WeightedRandomSampler, data.SubsetRandomSampler)
@@ -281,7 +281,9 @@ def state_of(
     else:
         values = (place.epoch, place.seed, place.batches, place.will_draw(inner), True)
         draw = place.draw
-    return {**known, **dict(zip(_OWN, values, strict=True)), "draw": draw}
+    versions = versions_of(loader.dataset)
+    own_facts = {"versions": versions} if versions else {}
+    return {**known, **dict(zip(_OWN, values, strict=True)), "draw": draw, **own_facts}
 
 
 def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace | None, int]:  # noqa: ANN401
@@ -302,9 +304,10 @@ def place_of(loader: Any, inner: Any, state: dict[str, Any]) -> tuple[PlainPlace
         if name == "fingerprint" and None in (state[name], known[name]):
             continue  # The state is of a dataset that has none, or of an earlier release.
         if state[name] != known[name]:
+            both = said_of_data(state.get("versions"), versions_of(loader.dataset))
             raise ValueError(
                 f"the state is of a loader whose {name} is {state[name]}, this one's is "
-                f"{known[name]}: resuming would not continue the same epoch"
+                f"{known[name]}{both}: resuming would not continue the same epoch"
             )
     _check_own(state)
     epoch, seed, batches, drawn, begun = (state[name] for name in _OWN)

@@ -26,7 +26,7 @@ from ffrecord.torch._resharding import (
     refuse_second_skip,
 )
 from ffrecord.torch._sampler_state import DRAWN, FILE_ORDER, ORDER, checked, delivered_ahead
-from ffrecord.torch._subsets import as_ours, fingerprint_of
+from ffrecord.torch._subsets import as_ours, fingerprint_of, versions_of
 from ffrecord.torch._world import rank_in_job, ranks_of_job
 
 _Last = Literal["drop", "pad", "short", "exact"]
@@ -117,6 +117,7 @@ class Sampler(data.Sampler[Any]):
         dataset = as_ours(dataset, slice(None))  # With its indices of now.
         self.count = len(dataset) if isinstance(dataset, Sized) else int(dataset)
         self.fingerprint: str | None = fingerprint_of(dataset)
+        self.versions: list[str] = versions_of(dataset)
         if (global_batch is None) == (batch_size is None):
             raise ValueError(
                 "give one of global_batch, records of a step over all ranks, and batch_size, those "
@@ -268,6 +269,7 @@ class Sampler(data.Sampler[Any]):
             "window": self.window,
             "count": self.count,
             "fingerprint": self.fingerprint,
+            **({"versions": list(self.versions)} if self.versions else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -3,12 +3,13 @@
 from typing import Any
 
 from ffrecord._order.epoch_order import plain_numbers
+from ffrecord.torch._subsets import said_of_data
 
 # Which specified order: format.md, "Order 1"; 0 is that of the records, 2 is drawn by weights.
 ORDER, FILE_ORDER, DRAWN = 1, 0, 2
 _NUMBERS = ("order", "epoch", "position", "block", "window", "count")
 # Not in every state.
-_OPTIONAL = ("ahead", "named", "named_at", "weights")
+_OPTIONAL = ("ahead", "named", "named_at", "weights", "versions")
 
 
 def checked(sampler: Any, state: dict[str, Any]) -> dict[str, Any]:  # noqa: ANN401 - a `Sampler`
@@ -82,15 +83,16 @@ def _check_same_weights(sampler: Any, state: dict[str, Any]) -> None:  # noqa: A
 
 
 def _check_same_data(sampler: Any, state: dict[str, Any]) -> None:  # noqa: ANN401
+    both = said_of_data(state.get("versions"), sampler.versions)
     if state["count"] != sampler.count:
         raise ValueError(
-            f"the state is of {state['count']} records, the dataset has {sampler.count}: resuming "
-            "would not continue the same stream; open the same files in the same order"
+            f"the state is of {state['count']} records, the dataset has {sampler.count}{both}: "
+            "resuming would not continue the same stream; open the same files in the same order"
         )
     theirs, ours = state["fingerprint"], sampler.fingerprint
     if theirs is not None and ours is not None and theirs != ours:
         raise ValueError(
-            f"the state is of data with the fingerprint {theirs}, the dataset has {ours}: "
+            f"the state is of data with the fingerprint {theirs}, the dataset has {ours}{both}: "
             "records or their order differ; open the same files in the same order"
             + ("" if sampler.mixture is None else ", and mix them with the same weights and seed")
         )

@@ -408,6 +408,28 @@ def fingerprint_of(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
     return None
 
 
+def versions_of(dataset: Any) -> list[str]:  # noqa: ANN401 - any dataset
+    """The named versions that a dataset reads, in order, as far as that is known."""
+    ours = as_ours(dataset, slice(None))
+    parts: Sequence[Any] = ()
+    if isinstance(ours, ConcatDataset | data.ConcatDataset):
+        parts = ours.datasets
+    elif isinstance(ours, Subset | data.Subset):
+        parts = (ours.dataset,)
+    if parts:
+        return [version for part in parts for version in versions_of(part)]
+    return list(ours.versions) if isinstance(ours, Dataset) else []
+
+
+def said_of_data(theirs: object, ours: list[str]) -> str:
+    """For an error that refuses a state of other data: which versions both are of, if of any."""
+    named = theirs if isinstance(theirs, list) else []
+    if not named and not ours:
+        return ""
+    sides = [", ".join(map(str, side)) or "data without a version" for side in (named, ours)]
+    return f" (the state is of {sides[0]}, the dataset is {sides[1]})"
+
+
 def _named(dataset: Any) -> bytes:  # noqa: ANN401 - any dataset
     return (fingerprint_of(dataset) or f"{len(dataset)} unknown samples").encode()
 

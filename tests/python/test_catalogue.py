@@ -1,0 +1,253 @@
+"""Goal: versions of datasets stay what they were published as, wherever they are kept.
+
+Method: the same test at a daemon, in a folder and in a bucket: publish, list, compare, tag, and
+open or pull again; then what differs between the places.
+"""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import ffrecord
+from daemon import Daemon
+from ffrecord import archive, catalogue
+from ffrecord.errors import ConflictError
+
+PLACES = ["daemon", "folder", "bucket"]
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    with Daemon(tmp_path / "daemon") as running:
+        yield running
+
+
+@pytest.fixture(params=PLACES)
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where datasets are kept; names are appended."""
+    if request.param == "daemon":
+        daemon: Daemon = request.getfixturevalue("daemon")
+        return daemon.address().rstrip("/")
+    if request.param == "folder":
+        (tmp_path / "sets").mkdir()
+        return str(tmp_path / "sets")
+    request.getfixturevalue("store")
+    return f"s3://bucket/{tmp_path.name}"
+
+
+def make(path: Path, first: int, count: int = 20, columns: str = "i64") -> Path:
+    with ffrecord.Writer(path, {"number": columns}) as writer:
+        for number in range(first, first + count):
+            writer.write({"number": number})
+    return path
+
+
+def numbers(root: str, name: str, folder: Path) -> list[int]:
+    """The records of a dataset, read as that place is read."""
+    where = f"{root}/{name}"
+    if not root.startswith("ffrecord://"):
+        place, _, version = where.rpartition("@") if "@" in name else (where, "", None)
+        archive.pull(place, folder, version=version)
+        found = catalogue.show(where)
+        where = [str(folder / file.name) for file in found.files]  # type: ignore[assignment]
+    with ffrecord.open(where) as reader:
+        return [int(one["number"]) for one in reader.read(range(len(reader)))]
+
+
+def test_versions_are_published_listed_and_read(root: str, tmp_path: Path) -> None:
+    one, two = make(tmp_path / "a.ffr", 0), make(tmp_path / "b.ffr", 20)
+    place = f"{root}/team/train"
+
+    made = catalogue.publish(
+        one, place, "1.0", description="Small numbers", licence="CC0-1.0", card="# Card\n\nText."
+    )
+    more = catalogue.publish([one, two], place, "1.1", tags=["best"])
+
+    assert (made.record_count, made.parent, made.licence) == (20, None, "CC0-1.0")
+    assert (more.record_count, more.parent, more.tags) == (40, "1.0", ("best",))
+    assert made.schema == {"number": "i64"}
+    with ffrecord.open(one) as local:
+        assert made.fingerprint == local.fingerprint
+    [listed] = catalogue.ls(root)
+    assert listed.address == place
+    assert [version.version for version in listed.versions] == ["1.0", "1.1"]
+    assert catalogue.show(f"{place}@1.0") == made
+    assert catalogue.show(place).version == catalogue.show(f"{place}@best").version == "1.1"
+    assert catalogue.show(f"{place}@1.0").card == "# Card\n\nText."
+    for name, count in [("@1.0", 20), ("@1.1", 40), ("@best", 40), ("", 40)]:
+        folder = tmp_path / f"pulled{name}"
+        assert numbers(root, f"team/train{name}", folder) == list(range(count)), name
+
+
+def test_a_version_never_changes(root: str, tmp_path: Path) -> None:
+    one, two = make(tmp_path / "a.ffr", 0), make(tmp_path / "b.ffr", 20)
+    place = f"{root}/train"
+    made = catalogue.publish(one, place, "1.0", tags=["stable"])
+
+    with pytest.raises(ConflictError, match=r"train@1\.0 exists already, and a version never"):
+        catalogue.publish(two, place, "1.0")
+    with pytest.raises(ConflictError, match=r"is a tag of version 1\.0"):
+        catalogue.publish(two, place, "stable")
+    with pytest.raises(ConflictError, match="is a version, and cannot be a tag"):
+        catalogue.publish(two, place, "2.0", tags=["1.0"])
+    with pytest.raises(ConflictError, match="has versions"):
+        if root.startswith("ffrecord://"):
+            ffrecord.publish(two, place, replace=True)
+        else:
+            archive.push(two, place)
+
+    assert catalogue.show(place) == made
+    assert numbers(root, "train", tmp_path / "pulled") == list(range(20))
+
+
+def test_a_tag_moves_at_once_and_may_be_removed(root: str, tmp_path: Path) -> None:
+    place = f"{root}/train"
+    for number in range(3):
+        catalogue.publish(make(tmp_path / f"{number}.ffr", number), place, f"v{number}")
+
+    assert catalogue.tag(f"{place}@v0", "best").version == "v0"
+    assert catalogue.tag(f"{place}@v1", "best").tags == ("best",)
+    assert catalogue.show(f"{place}@v0").tags == ()
+    assert catalogue.tag(f"{place}@best", "kept").version == "v1"
+    assert catalogue.versions(place).tags == {"best": "v1", "kept": "v1"}
+
+    catalogue.untag(f"{place}@best")
+
+    with pytest.raises(FileNotFoundError, match="no version or tag 'best'; it has v0, v1, v2"):
+        catalogue.show(f"{place}@best")
+    with pytest.raises(FileNotFoundError, match="no tag 'v1'"):
+        catalogue.untag(f"{place}@v1")
+    with pytest.raises(FileNotFoundError, match="no version or tag 'v9'"):
+        catalogue.tag(f"{place}@v9", "best")
+
+
+def test_a_difference_names_columns_files_and_what_is_shared(root: str, tmp_path: Path) -> None:
+    one, two = make(tmp_path / "a.ffr", 0), make(tmp_path / "b.ffr", 20)
+    place = f"{root}/train"
+    catalogue.publish(one, place, "1")
+    catalogue.publish([one, two], place, "2")
+    (tmp_path / "c").mkdir()
+    catalogue.publish(make(tmp_path / "c" / "a.ffr", 0, 30, "f32"), place, "3")
+
+    grown = catalogue.diff(f"{place}@1", f"{place}@2")
+    other = catalogue.diff(f"{place}@2", f"{place}@3")
+
+    assert not grown.is_same
+    assert (grown.record_count, grown.files_added, grown.files_same) == (20, ("b.ffr",), ("a.ffr",))
+    shares = not root.startswith("ffrecord://")
+    assert grown.shared_bytes == (one.stat().st_size if shares else 0)
+    assert other.columns_changed == {"number": ("i64", "f32")}
+    assert (other.files_changed, other.files_removed) == (("a.ffr",), ("b.ffr",))
+    assert catalogue.diff(f"{place}@1", f"{place}@1").is_same
+
+
+def test_search_looks_at_cards_and_columns(root: str, tmp_path: Path) -> None:
+    speech, image = make(tmp_path / "a.ffr", 0), make(tmp_path / "b.ffr", 5)
+    catalogue.publish(speech, f"{root}/speech", "1", description="Spoken digits", card="16 kHz")
+    catalogue.publish(image, f"{root}/images", "1", licence="CC-BY-4.0", tags=["small"])
+
+    def found(text: str) -> list[str]:
+        return [version.label.rpartition("/")[2] for version in catalogue.search(text, root)]
+
+    assert found("spoken KHZ") == ["speech@1"]
+    assert found("cc-by") == found("small") == ["images@1"]
+    assert found("number") == ["images@1", "speech@1"]
+    assert found("nothing like it") == []
+
+
+def test_versions_published_at_once_are_all_there(root: str, tmp_path: Path) -> None:
+    files = [make(tmp_path / f"{number}.ffr", number) for number in range(4)]
+    place, failures = f"{root}/train", []
+    barrier = threading.Barrier(len(files))
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            catalogue.publish(files[number], place, f"v{number}", tags=["last"])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(files))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert failures == []
+    found = catalogue.versions(place)
+    assert sorted(version.version for version in found.versions) == ["v0", "v1", "v2", "v3"]
+    assert found.versions[-1].tags == ("last",)
+    assert [v.parent for v in found.versions] == [None, *(v.version for v in found.versions[:-1])]
+
+
+def test_files_of_one_name_published_at_once_are_each_their_version(
+    root: str, tmp_path: Path
+) -> None:
+    files = [tmp_path / str(number) / "a.ffr" for number in range(3)]
+    for number, file in enumerate(files):
+        file.parent.mkdir()
+        make(file, 100 * number)
+    failures = []
+    barrier = threading.Barrier(len(files))
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            catalogue.publish(files[number], f"{root}/train", f"v{number}")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(files))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert failures == []
+    for number in range(len(files)):
+        found = numbers(root, f"train@v{number}", tmp_path / f"pulled{number}")
+        assert found == list(range(100 * number, 100 * number + 20))
+
+
+def test_a_slash_at_the_end_makes_no_difference(tmp_path: Path, store: object) -> None:
+    file = make(tmp_path / "a.ffr", 0)
+    for place in (str(tmp_path / "sets"), f"s3://bucket/{tmp_path.name}"):
+        catalogue.publish(file, f"{place}/", "1")
+        assert catalogue.show(place).version == "1"
+        assert archive.pull(f"{place}/", tmp_path / "pulled", version="1")
+        (tmp_path / "pulled" / "a.ffr").unlink()
+
+
+def test_one_version_published_at_once_is_that_of_one(root: str, tmp_path: Path) -> None:
+    files = [make(tmp_path / f"{number}.ffr", number) for number in range(3)]
+    place = f"{root}/train"
+    results: list[object] = [None] * len(files)
+    barrier = threading.Barrier(len(files))
+
+    def run(number: int) -> None:
+        barrier.wait()
+        try:
+            results[number] = catalogue.publish(files[number], place, "1.0")
+        except ConflictError as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(files))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    done = [isinstance(each, catalogue.Version) for each in results]
+    assert done.count(True) == 1, results
+    winner = done.index(True)
+    assert catalogue.show(f"{place}@1.0") == results[winner]
+    assert numbers(root, "train@1.0", tmp_path / "pulled") == list(range(winner, winner + 20))
+
+
+@pytest.mark.parametrize("version", ["", "-1", "a b", "a@b", "a/b", "x" * 65, "é"])
+def test_a_bad_version_is_refused(root: str, tmp_path: Path, version: str) -> None:
+    with pytest.raises(ValueError, match="cannot be a version: write 1 to 64 characters"):
+        catalogue.publish(make(tmp_path / "a.ffr", 0), f"{root}/train", version)
+    assert catalogue.ls(root) == []
