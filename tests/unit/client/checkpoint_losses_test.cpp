@@ -165,6 +165,28 @@ TEST(LossesInAFolderTest, AStepWhoseDataIsGoneDoesNotCount) {
   ExpectThatTheFirstStays(target);
 }
 
+// Bytes of the other place were whole when they were read in the place of damaged ones.
+TEST(LossesAtTwoPlacesTest, WhatTheOtherPlaceHasMadeGoodIsReadAgain) {
+  for (const std::string damaged : {"a", "b"}) {
+    const test::TempFolder folder;
+    const fs::path a = folder / "a";
+    const fs::path b = folder / "b";
+    const std::string target = "buddies:" + a.string() + "|" + b.string();
+    ASSERT_TRUE(SaveAlone(target, 1, First()));
+    ASSERT_TRUE(SaveAlone(target, 2, Second()));
+    const fs::path segment = "step-000000002/part-00000/seg-0000";
+    std::string bytes = test::ReadFile(folder / damaged / segment);
+    bytes[bytes.size() / 2] ^= 1;
+    test::WriteFile(folder / damaged / segment, bytes);
+    ReadBoth(target);
+    EXPECT_EQ(Removed(target, {.keep_last = 1, .dry_run = true}), std::vector<std::uint64_t>{1});
+    fs::remove((damaged == "a" ? b : a) / segment);
+    ASSERT_NE(Compare(target, Second(), 2), "");
+    EXPECT_EQ(Removed(target, {.keep_last = 1}), std::vector<std::uint64_t>());
+    EXPECT_EQ(Compare(target, First(), 1), "");
+  }
+}
+
 TEST(LossesAtAStoreTest, AStepWhoseDataIsGoneDoesNotCount) {
   test::FakeBucket bucket{std::map<std::string, std::string>()};
   ::setenv("AWS_ENDPOINT_URL", bucket.settings().endpoint.c_str(), 1);
