@@ -236,6 +236,8 @@ class DaemonAttempt final : public CheckpointAttempt {
     if (!is_there && is_known && IsOfExtents(published.error()))
       return LostExtents(published.error());
     if (!there) return WithoutALook(published.error(), there.error());
+    // The step that was to give way is there: what kept this one out is no other save.
+    if (!is_there) return published.error();
     if (there.value().manifest != manifest) return StepExists(run_, step_);
     return {};
   }
