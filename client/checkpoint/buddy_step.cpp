@@ -17,10 +17,14 @@ namespace {
 class BuddyStep final : public CommittedStep {
  public:
   using Places = std::shared_ptr<const std::vector<StepAtPlace>>;
+  using Root = std::shared_ptr<const RootManifest>;
   // `holders`: of each part, the places that have it; the first is asked first.
-  BuddyStep(Places places, std::vector<std::vector<std::size_t>> holders,
+  BuddyStep(Places places, Root root, std::vector<std::vector<std::size_t>> holders,
             std::vector<std::string> lost)
-      : places_(std::move(places)), holders_(std::move(holders)), lost_(std::move(lost)) {}
+      : places_(std::move(places)),
+        root_(std::move(root)),
+        holders_(std::move(holders)),
+        lost_(std::move(lost)) {}
 
   std::string Describe(std::string_view name) const override {
     return (*places_)[HoldersOf(name).front()].files->Describe(name);
@@ -29,14 +33,20 @@ class BuddyStep final : public CommittedStep {
     return (*places_)[HoldersOf(name).front()].files->IdentityOf(name);
   }
 
+  // The first copy that is as the root manifest lists it. Bytes of another one only if no place is
+  // out of reach that may have it.
   Result<std::vector<std::byte>> ReadFile(std::string_view name,
                                           std::uint64_t size_bytes_max) const override {
-    Result<std::vector<std::byte>> read = Error{ErrorCode::kNotFound, ""};
+    Result<std::vector<std::byte>> damaged = Error{ErrorCode::kNotFound, ""};
+    std::optional<Error> away;
     for (const std::size_t place : HoldersOf(name)) {
-      read = (*places_)[place].files->ReadFile(name, size_bytes_max);
-      if (read) break;
+      auto read = (*places_)[place].files->ReadFile(name, size_bytes_max);
+      if (read && IsAsListed(name, read.value())) return read;
+      if (!read && IsOutOfReach(read.error().code)) away = read.error();
+      if (!damaged) damaged = std::move(read);
     }
-    return read;
+    if (away) return *std::move(away);
+    return damaged;
   }
 
   Result<std::unique_ptr<RangeReader>> OpenFiles(
@@ -91,7 +101,7 @@ class BuddyStep final : public CommittedStep {
     auto holders = holders_;
     for (auto& of_part : holders) std::reverse(of_part.begin(), of_part.end());
     if (holders == holders_) return nullptr;
-    return std::make_unique<BuddyStep>(places_, std::move(holders), lost_);
+    return std::make_unique<BuddyStep>(places_, root_, std::move(holders), lost_);
   }
 
   std::vector<std::unique_ptr<CommittedStep>> Copies() const override {
@@ -99,7 +109,7 @@ class BuddyStep final : public CommittedStep {
     for (std::size_t turn = 0; turn < kCopiesMax; ++turn) {
       auto holders = holders_;
       for (auto& of_part : holders) of_part = {of_part[std::min(turn, of_part.size() - 1)]};
-      copies.push_back(std::make_unique<BuddyStep>(places_, std::move(holders), lost_));
+      copies.push_back(std::make_unique<BuddyStep>(places_, root_, std::move(holders), lost_));
     }
     return copies;
   }
@@ -114,24 +124,38 @@ class BuddyStep final : public CommittedStep {
     return holders_[rank && *rank < holders_.size() ? *rank : 0];
   }
 
+  bool IsAsListed(std::string_view name, std::span<const std::byte> bytes) const {
+    const auto rank = RankOfFile(name);
+    if (!rank || *rank >= root_->parts.size() || name != PartManifestName(*rank)) return true;
+    return Xxh3Digest(bytes) == root_->parts[*rank].manifest_digest;
+  }
+
   Places places_;
+  Root root_;
   std::vector<std::vector<std::size_t>> holders_;
   std::vector<std::string> lost_;
 };
 
 // The places that hold each part of one save.
 struct Assembly {
+  std::shared_ptr<const RootManifest> root;
   std::vector<std::vector<std::size_t>> holders;
   std::vector<std::string> without;  // As LostCopies().
   std::string missing;               // Why the save is not whole; empty if it is.
   std::optional<Error> away;         // Out of reach: its files may be there.
 };
 
-Assembly Assemble(const std::vector<StepAtPlace>& places, const std::vector<std::byte>& root,
-                  std::size_t part_count) {
-  Assembly found{std::vector<std::vector<std::size_t>>(part_count), {}, {}, {}};
+// `root` is the manifest in `root_bytes`.
+Assembly Assemble(const std::vector<StepAtPlace>& places, const std::vector<std::byte>& root_bytes,
+                  const RootManifest& root) {
+  const std::size_t part_count = root.parts.size();
+  Assembly found{std::make_shared<RootManifest>(root),
+                 std::vector<std::vector<std::size_t>>(part_count),
+                 {},
+                 {},
+                 {}};
   for (const StepAtPlace& place : places)
-    if (place.root != root)
+    if (place.root != root_bytes)
       found.without.push_back(place.files->Describe(kRootManifestName) +
                               (DecodeRootManifest(place.root) ? ": another save of the step"
                                                               : ": the root manifest is damaged"));
@@ -140,7 +164,7 @@ Assembly Assemble(const std::vector<StepAtPlace>& places, const std::vector<std:
     const std::string part = PartManifestName(rank);
     std::string failures;
     for (std::size_t i = 0; i < places.size() && holders.size() < BuddyStep::kCopiesMax; ++i) {
-      if (places[i].root != root) continue;
+      if (places[i].root != root_bytes) continue;
       const auto opened = places[i].files->OpenFiles({&part, 1});
       if (opened) holders.push_back(i);
       if (!opened) failures += "; " + opened.error().message;
@@ -182,7 +206,7 @@ Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> pl
       continue;
     }
     if (whole && (*shared)[whole_at].root == bytes) continue;
-    Assembly found = Assemble(*shared, bytes, root.value().parts.size());
+    Assembly found = Assemble(*shared, bytes, root.value());
     if (found.away) away = std::move(found.away);
     if (!found.missing.empty()) {
       trouble = std::move(found.missing);
@@ -203,7 +227,7 @@ Result<std::unique_ptr<CommittedStep>> OpenBuddyStep(std::vector<StepAtPlace> pl
   if (whole) {
     std::ranges::move(whole->without, std::back_inserter(lost));
     return std::unique_ptr<CommittedStep>(
-        new BuddyStep(shared, std::move(whole->holders), std::move(lost)));
+        new BuddyStep(shared, whole->root, std::move(whole->holders), std::move(lost)));
   }
   if (away) return *std::move(away);
   return Error{ErrorCode::kNotFound, "checkpoint: " + name + " is not whole: " + trouble};

@@ -100,7 +100,8 @@ class DaemonStep final : public CommittedStep {
     return OpenClusterFiles(FFR_TRY(run_.finder->Find()), std::move(wanted), run_.Describe(step_));
   }
 
-  // A name stays when a disk with its extents is lost: one byte of each is read.
+  // A name stays when a disk with its extents is lost: the last byte of each is read, which one
+  // that was cut short has not.
   Result<bool> Holds(std::span<const std::string> segments) const override {
     std::vector<std::string> names;
     for (const std::string& segment : segments)
@@ -109,9 +110,11 @@ class DaemonStep final : public CommittedStep {
     if (!files && IsDamage(files.error())) return false;
     if (!files) return files.error();
     std::vector<RangeRead> reads;
-    for (std::uint32_t i = 0; i < names.size(); ++i)
-      for (std::uint64_t at = 0; at < files.value()->file_size_bytes(i); at += kExtentSizeMax)
-        reads.push_back({i, at, {}, ErrorCode::kOk});
+    for (std::uint32_t i = 0; i < names.size(); ++i) {
+      const std::uint64_t size = files.value()->file_size_bytes(i);
+      for (std::uint64_t at = 0; at < size; at += kExtentSizeMax)
+        reads.push_back({i, std::min(size, at + kExtentSizeMax) - 1, {}, ErrorCode::kOk});
+    }
     std::vector<std::byte> bytes(reads.size());
     for (std::size_t i = 0; i < reads.size(); ++i)
       reads[i].destination = std::span(bytes).subspan(i, 1);
@@ -233,6 +236,8 @@ class DaemonAttempt final : public CheckpointAttempt {
     if (!is_there && is_known && IsOfExtents(published.error()))
       return LostExtents(published.error());
     if (!there) return WithoutALook(published.error(), there.error());
+    // The step that was to give way is there: what kept this one out is no other save.
+    if (!is_there) return published.error();
     if (there.value().manifest != manifest) return StepExists(run_, step_);
     return {};
   }

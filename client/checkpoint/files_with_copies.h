@@ -17,13 +17,25 @@ struct FileCopy {
   std::uint32_t file;
 };
 
-// Files of which each has one copy or more, equal byte for byte: the next is asked if the first is
-// out of reach. `copies` are those of each file, at least one.
+// An interface of the reader of files that have several copies.
+class SizedCopies {
+ public:
+  // Leaves out the copies of `file` whose size is not `size_bytes`, which are damaged, unless all
+  // of them are. Call it before anything is read.
+  virtual void LeaveOutOtherSizes(std::uint32_t file, std::uint64_t size_bytes) = 0;
+
+ protected:
+  ~SizedCopies() = default;
+};
+
+// Files of which each has one copy or more, equal byte for byte: the next is asked for what the
+// first cannot give. Bytes that fail a check of the caller's are read again from all (FileCopies).
+// `copies` are those of each file, at least one. The size of a file is that of its first copy.
 std::unique_ptr<RangeReader> OpenFilesWithCopies(std::vector<std::unique_ptr<RangeReader>> readers,
                                                  std::vector<std::vector<FileCopy>> copies);
 
-// Whether a read that ended with `status` is repeated from another copy. A copy that is damaged or
-// absent is not: its reader reports that, and may turn to the step's replica.
+// Whether a read that ended with `status` says nothing of the copy, which may be whole: it cannot
+// be reached.
 inline bool IsOutOfReach(ErrorCode status) {
   return status != ErrorCode::kOk && status != ErrorCode::kCorruption &&
          status != ErrorCode::kNotFound;

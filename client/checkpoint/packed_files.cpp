@@ -5,6 +5,7 @@
 #include <tuple>
 #include <utility>
 
+#include "client/checkpoint/aligned_part.h"
 #include "libffrecord/base/align.h"
 #include "libffrecord/format/packed_file.h"
 #include "libffrecord/source/file_copies.h"
@@ -15,18 +16,6 @@ namespace {
 // Frames that are read in one submission: 4 MiB at most.
 constexpr std::size_t kFramesAtOnce = 8;
 constexpr std::uint64_t kSpoolReadSize = std::uint64_t{4} << 20;
-
-// Reads [offset, offset + size) of a file, whatever alignment it asks for.
-struct AlignedPart {
-  std::uint64_t begin;  // Begin of the bytes that are read.
-  std::uint64_t skipped;
-  std::uint64_t read_size;
-
-  AlignedPart(std::uint64_t offset, std::uint64_t size, std::uint64_t alignment)
-      : begin(AlignDown(offset, alignment)),
-        skipped(offset - begin),
-        read_size(AlignUp(skipped + size, alignment)) {}
-};
 
 Result<std::vector<std::byte>> ReadBytes(const RangeReader& files, std::uint32_t file,
                                          std::uint64_t offset, std::uint64_t size) {

@@ -6,6 +6,7 @@
 #include <thread>
 #include <tuple>
 
+#include "client/checkpoint/files_with_copies.h"
 #include "client/checkpoint/packed_files.h"
 #include "client/checkpoint/verified.h"
 #include "libffrecord/base/align.h"
@@ -68,9 +69,11 @@ Result<std::unique_ptr<SegmentReader>> SegmentReader::Open(const CommittedStep& 
   std::vector<std::string> names;
   for (const Segment& segment : segments) names.push_back(segment.name);
   reader->files_ = FFR_TRY(OpenSegments(files, names));
+  auto* const copies = dynamic_cast<SizedCopies*>(reader->files_.get());
   for (std::uint32_t i = 0; i < segments.size(); ++i) {
     const std::uint64_t expected =
         LayoutOfSegment(segments[i].stored.payload_size_bytes).file_size_bytes;
+    if (copies != nullptr) copies->LeaveOutOtherSizes(i, expected);
     const std::uint64_t found = reader->files_->file_size_bytes(i);
     auto open = std::make_unique<OpenSegment>();
     open->description = files.Describe(segments[i].name);
@@ -383,6 +386,11 @@ Result<void> SegmentReader::Use(const Piece& piece, std::span<const SegmentCopy>
                     bytes.subspan(begin - piece.offset_bytes, end - begin));
   }
   return {};
+}
+
+bool SegmentReader::IsOfFirstCopy(std::uint32_t segment) const {
+  const FileCopies* const copies = FileCopies::Of(*files_);
+  return copies == nullptr || copies->DamagedCopies(segment).empty();
 }
 
 Result<std::vector<std::byte>> SegmentReader::EndOf(std::uint32_t segment) const {

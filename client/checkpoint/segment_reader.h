@@ -55,6 +55,9 @@ class SegmentReader {
                                       std::span<const std::byte> block)>;
   Result<std::vector<std::string>> Verify(std::size_t damage_max, const BlockUse& use = {}) const;
 
+  // Whether all that was read of the segment so far is of the copy that is read first.
+  bool IsOfFirstCopy(std::uint32_t segment) const;
+
   // The bytes behind the payload in the file of `segment`, made from the verified table.
   Result<std::vector<std::byte>> EndOf(std::uint32_t segment) const;
 

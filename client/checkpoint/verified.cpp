@@ -86,8 +86,10 @@ Result<bool> AreWhole(const CommittedStep& files, std::span<const SegmentInFile>
     for (const SegmentOfPart& part : parts) VerifiedSegments::Process().Forget(part.stored().id);
     return false;
   }
-  for (std::size_t i = 0; i < parts.size(); ++i)
-    if (!identities[i].empty())
+  // The next look reads a segment again if another copy has made good some of it: that copy may be
+  // lost until then.
+  for (std::uint32_t i = 0; i < parts.size(); ++i)
+    if (!identities[i].empty() && reader.value()->IsOfFirstCopy(i))
       VerifiedSegments::Process().Add(parts[i].stored().id, std::move(identities[i]));
   return true;
 }

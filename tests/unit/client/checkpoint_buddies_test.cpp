@@ -118,6 +118,42 @@ TEST(CheckpointBuddiesTest, ADaemonThatIsGoneWithItsFolderIsNotMissed) {
   EXPECT_EQ(Compare(address, state, 2), "");
 }
 
+// As on a disk that rots: a load needs bytes of each place.
+TEST(CheckpointBuddiesTest, AllThatOnePlaceHoldsMayBeDamaged) {
+  Folders folders(2);
+  const State state(30'000, test::Seed());
+  ASSERT_EQ(Save(folders.address, 1, state, 3), ErrorCode::kOk);
+  const auto flip = [](const fs::path& path) {
+    std::string bytes = test::ReadFile(path);
+    bytes[bytes.size() / 3] ^= 1;
+    test::WriteFile(path, bytes);
+  };
+  const auto cut = [](const fs::path& path) { fs::resize_file(path, 4096); };
+  const auto grow = [](const fs::path& path) { fs::resize_file(path, fs::file_size(path) + 4096); };
+  const auto remove = [](const fs::path& path) { fs::remove(path); };
+  const std::vector<std::function<void(const fs::path&)>> damages{flip, cut, grow, remove};
+  for (const fs::path& place : folders.paths)
+    for (std::size_t i = 0; i < damages.size(); ++i)
+      for (const bool manifests : {false, true}) {
+        const fs::path before = folders.folder / "before";
+        fs::copy(place, before, fs::copy_options::recursive);
+        for (const fs::path& path : FilesBelow(place / "step-000000001"))
+          if (path.filename().string().starts_with(manifests ? "part-" : "seg-")) damages[i](path);
+
+        EXPECT_EQ(Compare(folders.address, state), "")
+            << place << " damage " << i << (manifests ? " of manifests" : " of segments");
+        const auto reader = CheckpointReader::Open(folders.address, 1, {});
+        ASSERT_TRUE(reader) << reader.error().message;
+        EXPECT_FALSE(reader.value().Verify().value().empty());
+        const auto is_whole = reader.value().IsWhole();
+        ASSERT_TRUE(is_whole) << is_whole.error().message;
+        EXPECT_TRUE(is_whole.value());
+        fs::remove_all(place);
+        fs::rename(before, place);
+      }
+  EXPECT_TRUE(CheckpointReader::Open(folders.address, 1, {}).value().Verify().value().empty());
+}
+
 TEST(CheckpointBuddiesTest, DamageToACopyIsFoundAndTheOtherIsLoaded) {
   Folders folders(2);
   const State state(3'000, test::Seed());

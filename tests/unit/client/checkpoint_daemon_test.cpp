@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <fstream>
 #include <thread>
 
@@ -130,6 +131,26 @@ TEST(CheckpointDaemonTest, ASaveThatTakesTheStepsPlaceDuringTheLookStays) {
   ASSERT_FALSE(committed);
   EXPECT_EQ(committed.error().code, ErrorCode::kConflict);
   EXPECT_EQ(Compare(target, late, 1), "");
+}
+
+// Who is told to remove the step that is there would lose it, and not have the new one either.
+TEST(CheckpointDaemonTest, ARefusedReplacementSaysWhyAndLeavesTheStep) {
+  server::Server::Options common;
+  common.quotas = {{"run", 500'000}};
+  const Daemon daemon(common);
+  const std::string target = daemon.Uri("run");
+  const State small(10'000, test::Seed());
+  const State large(20'000, test::Seed());
+  ASSERT_TRUE(SaveAlone(target, 1, small));
+
+  SaveOptions options;
+  options.replaces = true;
+  const auto saved = SaveAlone(target, 1, large, options);
+
+  ASSERT_FALSE(saved);
+  EXPECT_EQ(saved.error().code, ErrorCode::kIo) << saved.error().message;
+  EXPECT_EQ(saved.error().system_errno, EDQUOT);
+  EXPECT_EQ(Compare(target, small, 1), "");
 }
 
 TEST(CheckpointDaemonTest, ARankThatFailsFailsAllAndNothingIsVisible) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <set>
@@ -83,9 +84,16 @@ void ExpectThatTheFirstStays(const std::string& target) {
 
 class LossesAtADaemonTest : public testing::Test {
  protected:
+  using Loss = std::function<void(const fs::path& file)>;
+
+  static void Remove(const fs::path& file) { fs::remove(file); }
+  // As a file system does that has lost the end of a file in a power cut.
+  static void CutShort(const fs::path& file) { fs::resize_file(file, fs::file_size(file) / 2); }
+
   // Saves both steps and reads them; then the daemon loses data files of the second one, `count` of
   // them, or all.
-  void SaveAndLose(const std::string& target, std::size_t count = ~std::size_t{0}) {
+  void SaveAndLose(const std::string& target, std::size_t count = ~std::size_t{0},
+                   const Loss& lose = Remove) {
     ASSERT_TRUE(SaveAlone(target, 1, First()));
     const Paths before = Below(daemon_.data());
     ASSERT_TRUE(SaveAlone(target, 2, Second()));
@@ -94,7 +102,7 @@ class LossesAtADaemonTest : public testing::Test {
     ReadBoth(target);
     daemon_.Kill();
     for (const fs::path& path : data)
-      if (count-- > 0) fs::remove(path);
+      if (count-- > 0) lose(path);
     daemon_.Start();
   }
 
@@ -104,6 +112,12 @@ class LossesAtADaemonTest : public testing::Test {
 TEST_F(LossesAtADaemonTest, AStepWhoseDataIsGoneDoesNotCount) {
   const std::string target = daemon_.Uri("run");
   SaveAndLose(target);
+  ExpectThatTheFirstStays(target);
+}
+
+TEST_F(LossesAtADaemonTest, NeitherDoesOneWhoseDataWasCutShort) {
+  const std::string target = daemon_.Uri("run");
+  SaveAndLose(target, ~std::size_t{0}, CutShort);
   ExpectThatTheFirstStays(target);
 }
 
@@ -149,6 +163,28 @@ TEST(LossesInAFolderTest, AStepWhoseDataIsGoneDoesNotCount) {
   ReadBoth(target);
   for (const fs::path& path : DataAmong(before, Below(target))) fs::remove(path);
   ExpectThatTheFirstStays(target);
+}
+
+// Bytes of the other place were whole when they were read in the place of damaged ones.
+TEST(LossesAtTwoPlacesTest, WhatTheOtherPlaceHasMadeGoodIsReadAgain) {
+  for (const std::string damaged : {"a", "b"}) {
+    const test::TempFolder folder;
+    const fs::path a = folder / "a";
+    const fs::path b = folder / "b";
+    const std::string target = "buddies:" + a.string() + "|" + b.string();
+    ASSERT_TRUE(SaveAlone(target, 1, First()));
+    ASSERT_TRUE(SaveAlone(target, 2, Second()));
+    const fs::path segment = "step-000000002/part-00000/seg-0000";
+    std::string bytes = test::ReadFile(folder / damaged / segment);
+    bytes[bytes.size() / 2] ^= 1;
+    test::WriteFile(folder / damaged / segment, bytes);
+    ReadBoth(target);
+    EXPECT_EQ(Removed(target, {.keep_last = 1, .dry_run = true}), std::vector<std::uint64_t>{1});
+    fs::remove((damaged == "a" ? b : a) / segment);
+    ASSERT_NE(Compare(target, Second(), 2), "");
+    EXPECT_EQ(Removed(target, {.keep_last = 1}), std::vector<std::uint64_t>());
+    EXPECT_EQ(Compare(target, First(), 1), "");
+  }
 }
 
 TEST(LossesAtAStoreTest, AStepWhoseDataIsGoneDoesNotCount) {
