@@ -148,6 +148,18 @@ def test_the_error_of_a_worker_names_the_sample_and_the_node(
     assert any(f"the node {gethostname()} (" in note for note in failed.value.__notes__)
 
 
+def test_a_worker_that_is_cancelled_is_named(files: Path, tmp_path: Path, address: str) -> None:
+    with pytest.raises(RuntimeError, match=r"a worker was cancelled, by ray\.cancel or by a Keyb"):
+        pack(
+            files,
+            tmp_path / "x",
+            map=packing_functions.interrupts_at_5,
+            schema={"name": "utf8", "label": "i64", "payload": "bytes"},
+            ray=address,
+            part_size_bytes=PART,
+        )
+
+
 def test_a_node_that_does_not_see_the_folder_is_named(
     files: Path, tmp_path: Path, address: str
 ) -> None:

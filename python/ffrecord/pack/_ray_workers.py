@@ -211,6 +211,11 @@ class _Tasks:
         except known.NodeDiedError:
             self._release(name)  # That is no fault of an input.
             return
+        except known.TaskCancelledError as cancelled:
+            raise RuntimeError(
+                "a worker was cancelled, by ray.cancel or by a KeyboardInterrupt in the function "
+                "given as map"
+            ) from cancelled
         except known.RayError as failed:
             what = (str(failed).splitlines() or [type(failed).__name__])[-1]
             raise RuntimeError(
