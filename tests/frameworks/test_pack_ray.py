@@ -257,6 +257,20 @@ def test_an_address_without_a_cluster_is_refused_at_once(
     assert os.listdir(tmp_path) == []
 
 
+def test_a_cluster_for_which_there_is_no_token_is_named(
+    files: Path, tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+
+    process = begun("--ray", address, files, tmp_path / "x")
+    _, said = process.communicate()
+
+    assert process.returncode == 4, said
+    assert f"failed: cannot connect to a Ray cluster at {address}: ".encode() in said
+    assert b"no authentication token was found" in said
+
+
 def test_ray_tries_once_to_reach_what_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as a cluster that was killed, of which `auto` still knows."""
     tries = "RAY_gcs_server_port_wait_time_s"

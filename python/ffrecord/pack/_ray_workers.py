@@ -48,11 +48,12 @@ def connected(address: str) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    refused = OSError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError
     try:
         _check_answers(address)
         with _tries_of_ray(address):
             ray.init(address, logging_level=logging.WARNING)
-    except (OSError, RuntimeError, ValueError, AssertionError) as error:
+    except refused as error:
         raise ConnectionError(f"cannot connect to a Ray cluster at {address}: {error}") from error
     try:
         yield
