@@ -49,7 +49,7 @@ class Tabular(Source):
         needed("pyarrow", self.what)
         self.skipped = Counter()
         self.unread: Counter[str] = Counter()
-        """What is left out already when it is opened."""
+        """The count, by reason, of all that opening it has left out."""
         self.size_bytes = _places.size_of(path) if _places.is_file(path) else 0
         self.path = path
         self.options = options
