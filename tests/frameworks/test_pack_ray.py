@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from socket import gethostname
+from socket import gethostname, socket
 from typing import Any
 
 import pytest
@@ -148,6 +148,18 @@ def test_the_error_of_a_worker_names_the_sample_and_the_node(
     assert any(f"the node {gethostname()} (" in note for note in failed.value.__notes__)
 
 
+def test_a_worker_that_is_cancelled_is_named(files: Path, tmp_path: Path, address: str) -> None:
+    with pytest.raises(RuntimeError, match=r"a worker was cancelled, by ray\.cancel or by a Keyb"):
+        pack(
+            files,
+            tmp_path / "x",
+            map=packing_functions.interrupts_at_5,
+            schema={"name": "utf8", "label": "i64", "payload": "bytes"},
+            ray=address,
+            part_size_bytes=PART,
+        )
+
+
 def test_a_node_that_does_not_see_the_folder_is_named(
     files: Path, tmp_path: Path, address: str
 ) -> None:
@@ -223,3 +235,59 @@ def test_what_cannot_be_shared_is_refused(files: Path, tmp_path: Path, address: 
         pack([{"a": 1}], tmp_path / "x", ray=address)
 
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("from_environment", [False, True])
+def test_an_address_without_a_cluster_is_refused_at_once(
+    files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, from_environment: bool
+) -> None:
+    """Ray would go on to try for a quarter of an hour."""
+    with socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # Nobody listens.
+        address = "127.0.0.1:{1}".format(*taken.getsockname())
+        monkeypatch.setenv("RAY_ADDRESS", address)
+
+        process = begun("--ray", "auto" if from_environment else address, files, tmp_path / "x")
+        _, said = process.communicate()
+
+    assert process.returncode == 4, said
+    named = "auto" if from_environment else address
+    assert f"cannot connect to a Ray cluster at {named}: ".encode() in said
+    assert b"refused" in said
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_cluster_for_which_there_is_no_token_is_named(
+    files: Path, tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+
+    process = begun("--ray", address, files, tmp_path / "x")
+    _, said = process.communicate()
+
+    assert process.returncode == 4, said
+    assert f"failed: cannot connect to a Ray cluster at {address}: ".encode() in said
+    assert b"no authentication token was found" in said
+
+
+def test_ray_tries_once_to_reach_what_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a cluster that was killed, of which `auto` still knows."""
+    tries = "RAY_gcs_server_port_wait_time_s"
+    seen: list[str | None] = []
+
+    def init(address: str, **_: object) -> None:
+        seen.append(os.environ.get(tries))
+        raise RuntimeError("it does not answer")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    for said in (None, "7"):
+        if said is not None:
+            monkeypatch.setenv(tries, said)
+        with pytest.raises(ConnectionError, match="at auto: it does not answer"):
+            pack("x", "y", ray="auto")
+        assert os.environ.get(tries) == said
+
+    assert seen == ["1", "7"]

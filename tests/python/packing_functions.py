@@ -157,6 +157,12 @@ def leaves_at_5(sample: Sample) -> Sample:
     return sample
 
 
+def interrupts_at_5(sample: Sample) -> Sample:
+    if sample["name"] == "b/005":
+        raise KeyboardInterrupt
+    return sample
+
+
 def forks_at_5(sample: Sample) -> Sample:
     """Comes back in two processes."""
     if sample["name"] == "b/005":

@@ -32,6 +32,8 @@ LAYOUTS: dict[str, dict[str, str]] = {
     "a folder for each": {
         "train/0001.jsonl": "train",
         "train/0000.jsonl": "train",
+        "train/README.md": "",
+        "train/_SUCCESS": "",
         "validation/x.jsonl": "validation",
         ".git/config": "",
     },
@@ -60,6 +62,14 @@ def test_the_files_of_a_split_are_packed_in_their_order(layout: str, tmp_path: P
         found = [(row["name"], row["row"]) for row in records(tmp_path / split)]
         assert found == [(name, row) for name in names for row in range(20)]
         assert len(contents(tmp_path / split)) > 3
+
+
+@pytest.mark.parametrize("end", ["", "/", "//"])
+def test_a_repository_may_have_other_files_and_folders(end: str, tmp_path: Path) -> None:
+    names = ["train.jsonl", "figure.png", "test/0.jsonl", "data/readme.txt", ".cache/x"]
+    folder = written(tmp_path / "set", dict.fromkeys(names, ""))
+    pack(open_source(f"{folder}{end}", SourceOptions(split="train")), tmp_path / "x.ffr")
+    assert [row["name"] for row in records(tmp_path / "x.ffr")] == ["train.jsonl"] * 20
 
 
 def test_one_split_needs_no_name_and_several_workers_share_it(tmp_path: Path) -> None:
@@ -98,6 +108,12 @@ PARTIAL: dict[str, tuple[list[str], str]] = {
         "more.csv is called as no split",
     ),
     "a folder in a split": (["train/0.jsonl", "train/deep/1.jsonl"], "deep is a folder"),
+    "a folder in data": (["data/train.jsonl", "data/en/train.jsonl"], "en is a folder, in the one"),
+    "pictures in a split": (["train/metadata.jsonl", "train/0001.png"], "0001.png would be left"),
+    "pictures in a split of data": (
+        ["data/train/metadata.jsonl", "data/train/0001.png"],
+        "0001.png would be left out",
+    ),
 }
 
 

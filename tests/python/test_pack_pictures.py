@@ -138,6 +138,18 @@ def yolo_outlines(folder: Path) -> tuple[Path, list[Row]]:
 EACH = pytest.mark.parametrize("kind", SOURCES)
 
 
+@pytest.mark.parametrize("destination", ["x.ffr", "x"])
+def test_files_among_pictures_that_are_none_are_counted(destination: str, tmp_path: Path) -> None:
+    path, rows = yolo_flat(tmp_path / "set")
+    for name in ("notes.txt", "film.mp4", ".hidden"):
+        (path / "train" / "images" / name).write_text("x")
+
+    summary = pack(path, tmp_path / destination, part_size_bytes=1000)
+
+    assert summary.record_count == len(rows)
+    assert summary.skipped == {"files that are no pictures": 2, "hidden files and folders": 1}
+
+
 @EACH
 def test_a_record_has_the_picture_and_all_that_is_said_of_it(kind: str, tmp_path: Path) -> None:
     path, rows = SOURCES[kind](tmp_path)

@@ -96,21 +96,30 @@ def test_a_module_that_ends_the_process_is_no_success(files: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
+    ("end", "how"),
+    [
+        ("ctypes.CDLL(None).exit(0)", "exit() of C"),
+        ("ThreadPoolExecutor().submit(ctypes.CDLL(None).exit, 0).result()", "exit() of C"),
+        ("ThreadPoolExecutor().submit(os._exit, 0).result()", "os._exit in a thread"),
+    ],
+)
+@pytest.mark.parametrize(
     ("name", "workers", "code", "said"),
     [
-        ("a/000", 1, 1, "ended the process with exit() of C"),  # Looked at.
-        ("b/005", 1, 1, "ended the process with exit() of C"),
+        ("a/000", 1, 1, "ended the process with {}"),  # Looked at.
+        ("b/005", 1, 1, "ended the process with {}"),
         ("b/005", 2, 4, "3 processes that packed"),
     ],
 )
 def test_a_library_that_ends_the_process_is_no_success(
-    files: Path, tmp_path: Path, name: str, workers: int, code: int, said: str
+    files: Path, tmp_path: Path, end: str, how: str, name: str, workers: int, code: int, said: str
 ) -> None:
     (tmp_path / "script.py").write_text(
-        "import ctypes\n"
+        "import ctypes, os\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
         "def f(sample):\n"
         f"    if sample['name'] == '{name}':\n"
-        "        ctypes.CDLL(None).exit(0)\n"
+        f"        {end}\n"
         "    return sample\n"
     )
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -118,5 +127,5 @@ def test_a_library_that_ends_the_process_is_no_success(
     done = run("ffrecord-pack", *arguments, env={"PYTHONPATH": path})
 
     assert done.returncode == code, done.stderr
-    assert said in done.stderr
+    assert said.format(how) in done.stderr
     assert not (tmp_path / "x").exists()

@@ -4,7 +4,9 @@ Method: small shards of captioned pictures; samples and whole shards that lack a
 that the first samples do not have, before and after those that decide what the columns are.
 """
 
+import gzip
 import io
+import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 import ffrecord
 from cli import ok
-from ffrecord.pack import pack
+from ffrecord.pack import SourceOptions, open_source, pack
 from packing import records, refused
 
 pytestmark = pytest.mark.wrong_data
@@ -122,3 +124,40 @@ def test_a_shard_unlike_the_first_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     assert "is a folder" in refused(2, one, tmp_path / "folder", tmp_path / "x.ffr")
     assert "No such file" in refused(4, one, tmp_path / "absent.tar", tmp_path / "x.ffr")
+
+
+@pytest.mark.parametrize("part_size_bytes", [None, 2048])
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz"])
+@pytest.mark.parametrize("options", [{}, {"columns": ("name", "jpg")}])
+def test_late_files_of_a_sample_that_stand_apart_are_refused(
+    tmp_path: Path,
+    options: dict[str, Any],
+    suffix: str,
+    part_size_bytes: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would be two samples, each with null for the files of the other."""
+    monkeypatch.setattr("ffrecord.pack._tar._LOOK_GROUPS", 2)
+    apart = {"x.jpg": b"j", "y.jpg": b"j", "x.txt": b"t", "y.txt": b"t"}
+    tar = write_tar(tmp_path / "a.tar", captioned(0, 3) | apart)
+    if suffix == "tar.gz":
+        tar.with_suffix(".tar.gz").write_bytes(gzip.compress(tar.read_bytes()))
+    source = open_source(tmp_path / f"a.{suffix}", SourceOptions(**options))
+
+    with pytest.raises(ValueError, match="the files of the sample x are not adjacent: make the"):
+        pack(source, tmp_path / "x", part_size_bytes=part_size_bytes)
+
+    assert not (tmp_path / "x").exists()
+
+
+def test_late_files_of_a_sample_that_stand_apart_are_not_read_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ffrecord.pack._tar._LOOK_GROUPS", 2)
+    apart = {"x.jpg": b"j", "y.jpg": b"j", "x.txt": b"t", "y.txt": b"t"}
+    tar = write_tar(tmp_path / "a.tar", captioned(0, 3) | apart)
+
+    with pytest.raises(ValueError, match="the files of the sample x are not adjacent"):
+        ffrecord.index(tar)
+
+    assert os.listdir(tmp_path) == ["a.tar"]

@@ -89,7 +89,7 @@ class Hdf5Source(RowTable):
                     "not followed: copy what it links to into this one"
                 )
             elif isinstance(link, self._h5.SoftLink):
-                self.skipped["links within the file"] += 1
+                self.unread["links within the file"] += 1
             elif isinstance(found := group[name], self._h5.Group):
                 self._list(found, f"{path}/", seen)
             elif isinstance(found, self._h5.Dataset):

@@ -14,6 +14,7 @@ from ffrecord._read.locations import INDEX_SUFFIX
 from ffrecord._tables.arrow_schema import nulls_in
 from ffrecord._tables.schema import Column, columns_of, parse
 from ffrecord.errors import ConflictError, CorruptionError
+from ffrecord.pack._beside import is_about_data
 from ffrecord.pack._in_place_kinds import Indexable, indexables
 from ffrecord.pack._mds import is_mds
 
@@ -21,11 +22,6 @@ from ffrecord.pack._mds import is_mds
 _AT_ONCE = 1 << 16
 # Records by which a file shows that it is the one of an index.
 _LOOKS = 16
-# Names of texts in a folder that are no data; then suffixes of files beside shards: descriptions
-# that tools write (dataset_info.json, 00000_stats.json, 00000.idx), and checksums.
-_ABOUT = ("readme", "license", "licence", "notice", "changelog", "citation")
-_CHECKSUMS = ("md5", "sha1", "sha256", "sha512", "xxh64", "xxh128")
-_BESIDE = (".md", ".json", ".yaml", ".yml", ".idx", *(f".{name}" for name in _CHECKSUMS))
 # The description of a file that no other file describes.
 _NOTHING = (0, 0, 0, 0)
 # Errors of a reader for an index that does not fit its file, or is none.
@@ -126,20 +122,11 @@ def _files_of(
 def _in_folder(folder: str, left_out: list[str]) -> list[str]:
     with os.scandir(folder) as entries:
         files = sorted(each.path for each in entries if each.is_file() and _may_be(each.path))
-    found = [path for path in files if not _is_about_data(path)]
-    left_out += [path for path in files if _is_about_data(path)]
+    found = [path for path in files if not is_about_data(path)]
+    left_out += [path for path in files if is_about_data(path)]
     if not found:
         raise FileNotFoundError(f"{folder} has no files to index")
     return found
-
-
-def _is_about_data(name: str) -> bool:
-    """Whether a file is about others: README, LICENSE.txt, dataset_info.json, SHA256SUMS."""
-    stem, suffix = os.path.splitext(os.path.basename(name).lower())
-    if suffix in _BESIDE:
-        return True
-    named = stem in _ABOUT or stem.removesuffix("sums") in _CHECKSUMS or stem == "checksums"
-    return named and suffix in ("", ".txt", ".rst")
 
 
 def _matches(pattern: str) -> list[str]:

@@ -18,7 +18,7 @@ from ffrecord.pack._inference import check_names
 from ffrecord.pack._jsonl import is_json_lines
 from ffrecord.pack._mds import _INDEX, MdsSource, _contents, _offsets, _Shard
 from ffrecord.pack._source import WHOLE, Part, SourceOptions, check_text
-from ffrecord.pack._tar import TarSource, _key
+from ffrecord.pack._tar import TarSource, Together, _key
 from ffrecord.pack._tar_members import is_hidden, is_tar
 from ffrecord.pack._tfrecord import _CRC, _HEAD, is_tfrecord, payloads_of
 
@@ -235,8 +235,10 @@ class _Tar(_OfItself):
         yield from _places(self._groups())
 
     def _groups(self) -> Iterator[tuple[int, int]]:
+        together = Together(self.path)
         try:
-            for _, group in groupby(self._members(), key=lambda member: _key(member.name)):
+            for key, group in groupby(self._members(), key=lambda member: _key(member.name)):
+                together.take(key)
                 first = last = next(group)
                 for count, last in enumerate(group, start=2):  # noqa: B007 - the last one is used
                     if count > _GROUP_FILES_MAX:

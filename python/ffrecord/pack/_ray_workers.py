@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from ffrecord._base import clock
 from ffrecord._ffrecord import __version__
@@ -24,6 +25,11 @@ from ffrecord.pack._holder import this_process
 from ffrecord.pack._source import needed
 from ffrecord.pack._work import Task, Worker
 from ffrecord.pack._worker_processes import END_S, LOOK_S, NO_UNIT, Deaths, sendable
+
+# For something to take a connection at the address of a cluster.
+_ANSWER_S = 10.0
+# Where Ray looks how often it may try to connect.
+_TRIES = "RAY_gcs_server_port_wait_time_s"
 
 
 def _ray() -> ModuleType:
@@ -42,14 +48,46 @@ def connected(address: str) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    refused = OSError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError
     try:
-        ray.init(address, logging_level=logging.WARNING)
-    except (OSError, RuntimeError, ValueError, AssertionError) as error:
+        _check_answers(address)
+        with _tries_of_ray(address):
+            ray.init(address, logging_level=logging.WARNING)
+    except refused as error:
         raise ConnectionError(f"cannot connect to a Ray cluster at {address}: {error}") from error
     try:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise an OSError if nothing takes connections at an address of a host and a port.
+
+    Ray would go on to try for a quarter of an hour.
+    """
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or address
+    found = urlsplit(address if "://" in address else f"ray://{address}")
+    if found.scheme == "ray" and found.hostname and found.port:
+        socket.create_connection((found.hostname, found.port), _ANSWER_S).close()
+
+
+@contextmanager
+def _tries_of_ray(address: str) -> Iterator[None]:
+    """Let Ray try once to reach a cluster that does not answer, unless the user has said how often.
+
+    That takes most of a minute. It happens with an address of something else, and with `auto` after
+    the cluster of this host was killed.
+    """
+    if address == "local" or _TRIES in os.environ:
+        yield
+        return
+    os.environ[_TRIES] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_TRIES]
 
 
 class _Told(NamedTuple):
@@ -174,6 +212,11 @@ class _Tasks:
         except known.NodeDiedError:
             self._release(name)  # That is no fault of an input.
             return
+        except known.TaskCancelledError as cancelled:
+            raise RuntimeError(
+                "a worker was cancelled, by ray.cancel or by a KeyboardInterrupt in the function "
+                "given as map"
+            ) from cancelled
         except known.RayError as failed:
             what = (str(failed).splitlines() or [type(failed).__name__])[-1]
             raise RuntimeError(

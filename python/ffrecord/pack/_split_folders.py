@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ffrecord.pack import _places
+from ffrecord.pack._beside import is_about_data
 from ffrecord.pack._source import SourceOptions, check_key, needed, split_of
 
 _SHARD = re.compile(r"(?P<split>[A-Za-z][\w.]*?)[-_.](?P<number>\d+)(-of-(?P<count>\d+))?$")
@@ -51,7 +52,29 @@ def hub_files(path: str, options: SourceOptions) -> list[str]:
             f"--split {split}"
         )
     _check_whole(path, split, files)
+    for folder in sorted({os.path.dirname(file) for file in files}):
+        _check_others(path, folder, split)
     return files
+
+
+def _check_others(path: str, folder: str, split: str) -> None:
+    """Check that no data would be left out that lies beside the files of a split.
+
+    The folder itself may have whatever a repository has.
+    """
+    is_of_split = os.path.basename(folder) == split
+    is_root = folder == os.path.dirname(os.path.join(path, ""))
+    for entry in () if is_root else _places.scan(folder):
+        if entry.name.startswith((".", "_")):
+            continue
+        if entry.is_dir() and (is_of_split or entry.name.lower() not in _SPLITS):
+            what = "one of a split" if is_of_split else "the one of data"
+            raise ValueError(f"{entry.path} is a folder, in {what}: {_REMEDY}")
+        if is_of_split and not (entry.is_dir() or _suffix(entry.name) or is_about_data(entry.name)):
+            raise ValueError(
+                f"{entry.path} would be left out: it is no table, beside files of the split "
+                f"{split}; {_REMEDY}"
+            )
 
 
 def _check_whole(path: str, split: str, files: list[str]) -> None:
@@ -70,9 +93,6 @@ def _check_whole(path: str, split: str, files: list[str]) -> None:
             numbers.setdefault((shown, int(shard["count"])), set()).add(int(shard["number"]))
         is_inside = os.path.basename(folder) == split
         places.add(folder if is_inside else shown)
-        for entry in _places.scan(folder) if is_inside else ():
-            if entry.is_dir() and not entry.name.startswith("."):
-                raise ValueError(f"{entry.path} is a folder, in one of a split: {_REMEDY}")
     if len(places) > 1:
         raise ValueError(
             f"{path} has the split {split} twice ({', '.join(sorted(places))}): {_REMEDY}"

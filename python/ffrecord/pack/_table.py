@@ -48,6 +48,8 @@ class Tabular(Source):
         options.allow(path, self.what, *self.meant)
         needed("pyarrow", self.what)
         self.skipped = Counter()
+        self.unread: Counter[str] = Counter()
+        """The count, by reason, of all that opening it has left out."""
         self.size_bytes = _places.size_of(path) if _places.is_file(path) else 0
         self.path = path
         self.options = options
@@ -117,6 +119,8 @@ class Tabular(Source):
 
     def samples_of(self, part: Part, skipped: Counter[str]) -> Iterator[Progressed]:
         """Yield the samples of a part, as `samples`."""
+        if part.begin == 0:
+            skipped.update(self.unread)
         chunks = ahead(self._chunks(part, skipped), 1)
         if not self._gives_values:
             yield from chunks

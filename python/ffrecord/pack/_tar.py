@@ -98,12 +98,17 @@ class TarSource(Source):
 
         Raises:
             CorruptionError: the tar, or its compressed data, is damaged or truncated.
-            ValueError: a sample has other files than the first ones.
+            ValueError: a sample has other files than the first ones, or files that are not
+                adjacent.
         """
         yield from self.samples_of(Part(0, WHOLE, self.size_bytes), self.skipped)
 
     def cuts(self, size_bytes: int) -> list[Part]:
-        """Return runs of samples of about this size, by the headers alone."""
+        """Return runs of samples of about this size, by the headers alone.
+
+        Raises:
+            ValueError: the files of a sample are not adjacent, and may be in several parts.
+        """
         if self.size_bytes <= size_bytes or not is_plain(self._path):
             return [Part(0, WHOLE, self.size_bytes)]
         return parts_between(self._marks(), size_bytes)
@@ -136,13 +141,15 @@ class TarSource(Source):
 
     def _marks(self) -> Iterator[Mark]:
         """Beginnings of samples, until something that a reader must say."""
-        key, number = "", -1
+        key, number, together = "", -1, Together(self._path)
         yield Mark(0, 0, 0)
         for name, at in headers_of(self._path):
             if is_hidden(name):
                 continue
             if self._raw or number < 0 or _key(name) != key:
                 key, number = _key(name), number + 1
+                if not self._raw:
+                    together.take(key)
                 if number:
                     yield Mark(at, at, number)
         yield Mark(self.size_bytes, self.size_bytes, number + 1)
@@ -201,14 +208,9 @@ class TarSource(Source):
 
     def _look(self, first: list[_Group], grouped: bool) -> dict[str, str]:
         """The columns of the first groups, which are samples if several files are in one."""
-        keys = Counter(_key(group[0].name) for group in first)
-        key, count = keys.most_common(1)[0]
-        if count > 1:
-            raise ValueError(
-                f"{self._path}: the files of the sample {key.lstrip('/')} are not adjacent: "
-                "make the tar again, sorted by name (tar --sort=name), or pack each file as a "
-                "record with --raw"
-            )
+        together = Together(self._path)
+        for group in first:
+            together.take(_key(group[0].name))
         fields = [
             [_extension(member.name) for member in group if not _is_label(member)]
             for group in first
@@ -226,7 +228,10 @@ class TarSource(Source):
         return {**label, "name": "utf8", **columns}
 
     def _samples(self, part: Part, skipped: Counter[str]) -> Iterator[tuple[dict[str, Any], int]]:
+        together = Together(self._path)
         for group in self._groups_of(part, skipped):
+            if not self._raw:
+                together.take(_key(group[0].name))
             self._check_late_label(group)
             label = self._label(group) if self._labelled else {}
             members = [each for each in group if self._raw or not _is_label(each)]
@@ -333,6 +338,32 @@ class TarSource(Source):
                     f"{key.lstrip('/')}.*: pack each file as a record with --raw"
                 )
             yield files
+
+
+class Together:
+    """Checks that the files of each sample stand together in a tar.
+
+    Files of one sample in two places are two samples else, each with null for what the other has.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Before the first sample."""
+        self._path = path
+        self._seen: set[int] = set()  # Hashes: a tar may have millions of samples.
+
+    def take(self, key: str) -> None:
+        """Look at the next sample.
+
+        Raises:
+            ValueError: it came before.
+        """
+        if (found := hash(key)) in self._seen:
+            raise ValueError(
+                f"{self._path}: the files of the sample {key.lstrip('/')} are not adjacent: "
+                "make the tar again, sorted by name (tar --sort=name), or pack each file as a "
+                "record with --raw"
+            )
+        self._seen.add(found)
 
 
 class PipedTar(TarSource):

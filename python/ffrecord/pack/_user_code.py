@@ -15,10 +15,7 @@ _FORKED = (
     b"a process that the function given as map forked came back from it, and ends here: else it "
     b"would pack the same samples\n"
 )
-_ENDED = (
-    b"ffrecord: the function given as map ended the process with exit() of C, and nothing is packed"
-    b"\n"
-)
+_ENDED = "ffrecord: the function given as map ended the process with {}, and nothing is packed\n"
 
 
 class ClosedFilesError(Exception):
@@ -28,6 +25,12 @@ class ClosedFilesError(Exception):
 class _Calls(threading.local):
     process = 0
     """The process in which this thread is in a user's code; 0 if it is not."""
+
+
+class _Process:
+    """The process in which some thread is in a user's code, which may have begun others."""
+
+    number = 0
 
 
 class _Witness:
@@ -82,14 +85,12 @@ class _Exit:
         atexit.register(libc["__cxa_finalize"], self._own)
 
     def _end(self, _: object) -> None:
-        if os.getpid() == _calls.process:
-            try:
-                os.write(2, _ENDED)
-            finally:
-                _exit(1)
+        if os.getpid() == _process.number:
+            _fail("exit() of C")
 
 
 _calls = _Calls()
+_process = _Process()
 _witness = _Witness()
 _at_exit = _Exit()
 
@@ -98,8 +99,8 @@ def called(call: Callable[[], T], what: str = "it") -> T:
     """Return what a user's code returns; `what` is its name in errors.
 
     A child that the code forks, and that comes back from it, ends here: it has all that this
-    process has begun, and would write and publish it, too. If the code calls `exit` of C, the
-    process ends with status 1.
+    process has begun, and would write and publish it, too. If the code calls `exit` of C, or
+    `os._exit(0)` in a thread, the process ends with status 1.
 
     Raises:
         RuntimeError: the code was about to end this process, by `sys.exit` or `os._exit`: with the
@@ -109,8 +110,8 @@ def called(call: Callable[[], T], what: str = "it") -> T:
     """
     _witness.open()
     _at_exit.watch()
-    before = os._exit, _calls.process
-    process = _calls.process = os.getpid()
+    before = os._exit, _calls.process, _process.number
+    process = _calls.process = _process.number = os.getpid()
     os._exit = _raised_exit
     try:
         made = call()
@@ -122,7 +123,7 @@ def called(call: Callable[[], T], what: str = "it") -> T:
     except GeneratorExit as error:  # No Exception, either.
         raise RuntimeError(f"{what} raised GeneratorExit") from error
     finally:
-        os._exit, _calls.process = before
+        os._exit, _calls.process, _process.number = before
         if os.getpid() != process:
             try:
                 os.write(2, _FORKED)
@@ -131,7 +132,17 @@ def called(call: Callable[[], T], what: str = "it") -> T:
 
 
 def _raised_exit(status: int) -> NoReturn:
-    """In a user's code raise; in a child of it, or another thread, end the process."""
+    """In a user's code raise; in another thread end the process, but not as a success."""
     if os.getpid() == _calls.process:
         raise SystemExit(status)
+    if os.getpid() == _process.number and status == 0:
+        _fail("os._exit in a thread")
     _exit(status)
+
+
+def _fail(how: str) -> NoReturn:
+    """End the process, which a user's code is ending in some way."""
+    try:
+        os.write(2, _ENDED.format(how).encode())
+    finally:
+        _exit(1)

@@ -136,7 +136,7 @@ class YoloSource(PictureTable):
             name = check_text(os.path.relpath(path, self._pictures_in), self._pictures_in)
             stem = os.path.splitext(name)[0]
             if not _is_picture(name):
-                self.skipped[HIDDEN if "/." in f"/{name}" else "files that are no pictures"] += 1
+                self.unread[HIDDEN if "/." in f"/{name}" else "files that are no pictures"] += 1
                 continue
             text = os.path.join(self._labels_in, f"{stem}.txt")
             is_there = _places.is_file(text)
