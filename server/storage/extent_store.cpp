@@ -399,31 +399,21 @@ ExtentPtr ExtentStore::Make(Disk* disk, const ExtentTrailer& trailer) {
   return extent;
 }
 
-Result<ExtentPtr> ExtentStore::Add(Disk& disk, const ExtentTrailer& trailer) {
+// The claim ends with it: an extent that can be found can be removed, though its writer is there.
+Result<ExtentPtr> ExtentStore::Add(Disk& disk, const ExtentTrailer& trailer, WritingClaim* claim) {
   const std::lock_guard lock(mutex_);
-  return AddLocked(disk, trailer);
-}
-
-// At once: who has found the extent can remove it, whether or not its writer is still there.
-Result<ExtentPtr> ExtentStore::AddWritten(WritingClaim& claim, const ExtentTrailer& trailer) {
-  const std::lock_guard lock(mutex_);
-  ExtentPtr added = FFR_TRY(AddLocked(claim.disk(), trailer));
-  claim.EndLocked();
-  return added;
-}
-
-Result<ExtentPtr> ExtentStore::AddLocked(Disk& disk, const ExtentTrailer& trailer) {
   if (deleted_.contains(trailer.id)) return DeletedError(trailer.id);
-  const ExtentPtr found = index_.Find(trailer.id);
+  ExtentPtr found = index_.Find(trailer.id);
   if (!found) {
     ExtentPtr made = Make(&disk, trailer);
     CountIn(*made);
     index_.Put(made);
     NoteChange();
-    return made;
-  }
-  if (found->size_bytes != trailer.size_bytes || found->xxh3 != trailer.xxh3)
+    found = std::move(made);
+  } else if (found->size_bytes != trailer.size_bytes || found->xxh3 != trailer.xxh3) {
     return Error{ErrorCode::kConflict, "extent " + Hex(trailer.id) + " exists with other bytes"};
+  }
+  if (claim != nullptr) claim->EndLocked();
   return found;
 }
 

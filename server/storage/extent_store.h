@@ -305,9 +305,7 @@ class ExtentStore {
   Result<WritingClaim> Claim(const ExtentId& id, std::uint64_t size_bytes,
                              std::span<Disk* const> tried);
   Result<Disk*> Choose(std::uint64_t size_bytes, std::span<Disk* const> tried);
-  Result<ExtentPtr> Add(Disk& disk, const ExtentTrailer& trailer);
-  Result<ExtentPtr> AddWritten(WritingClaim& claim, const ExtentTrailer& trailer);
-  Result<ExtentPtr> AddLocked(Disk& disk, const ExtentTrailer& trailer);
+  Result<ExtentPtr> Add(Disk& disk, const ExtentTrailer& trailer, WritingClaim* claim = nullptr);
   static ExtentPtr Make(Disk* disk, const ExtentTrailer& trailer);
 
   std::vector<std::unique_ptr<Disk>> disks_;

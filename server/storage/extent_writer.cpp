@@ -77,7 +77,7 @@ Result<ExtentPtr> ExtentWriter::Seal(std::uint64_t xxh3) {
   if (!published) FFR_TRY(Noted(CheckSealedByAnother(xxh3)));
   claim_.disk().writes().NoteSuccess();
   claim_.disk().RefreshSpace();
-  return store_->AddWritten(claim_, trailer);
+  return store_->Add(claim_.disk(), trailer, &claim_);
 }
 
 Result<void> ExtentWriter::CheckSealedByAnother(std::uint64_t xxh3) const {

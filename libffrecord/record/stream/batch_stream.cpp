@@ -198,8 +198,8 @@ void BatchStream::Impl::NotePlanned(std::uint64_t size_bytes) {
   room_.notify_all();
 }
 
-// `most_bytes`: the most memory that the batch has taken. `held_change`: what its thread holds from
-// now on, less what it has told; at once with what is ready, so that nobody counts the batch twice.
+// `most_bytes`: the most memory that the batch has taken. `held_change`: the change of what its
+// thread holds. Both sums change under one lock, so that nobody counts the batch twice.
 void BatchStream::Impl::Deliver(std::uint64_t number, Item item, std::uint64_t most_bytes,
                                 Stats& spent, std::uint64_t held_change) {
   const std::uint64_t size_bytes = MemoryOf(item);
@@ -356,7 +356,7 @@ class BatchStream::Impl::Worker {
   // Tells how much memory this thread's batches have; `beside` those in the queue.
   void NoteHeld(std::uint64_t beside) { shared_.in_flight_bytes += HeldChange(beside); }
 
-  // That memory, less what was told last; below zero it wraps, and so does the sum.
+  // That memory, less what it was at the last call; below zero it wraps, and so does the sum.
   std::uint64_t HeldChange(std::uint64_t beside) {
     const std::uint64_t held_bytes = queue_.value().held_bytes() + beside;
     return held_bytes - std::exchange(held_bytes_, held_bytes);
