@@ -251,7 +251,8 @@ def unbuilt(folder: str) -> Counts:
 
 
 # Line numbers are all that a sanitizer's report needs, and half of the time to build. Optimising
-# what a sanitizer has put in takes two thirds of the compiler's time, more than the tests win.
+# what a sanitizer has put in takes two thirds of the compiler's time, more than most tests win;
+# libffrecord/meson.build has the exception.
 SANITIZED = (
     "--buildtype=plain",
     "-Doptimization=0",
