@@ -1,12 +1,14 @@
 """Where the datasets with versions are: at a daemon, in a folder, in a bucket."""
 
 import os
+import re
 from collections.abc import Iterator
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import BUCKETS, CATALOGUE, REPLICATED, SCHEME
 
 _STEP = f"/{CATALOGUE}/step-"
+_STEP_NAME = re.compile(r"step-[0-9]+")
 
 
 def places(root: str, timeout_s: float) -> list[str]:
@@ -54,4 +56,8 @@ def _in_folder(root: str) -> Iterator[str]:
         if CATALOGUE in inner:
             yield folder
         # Steps of checkpoints hold no datasets.
-        inner[:] = [name for name in inner if not name.startswith((".", "step-"))]
+        inner[:] = [name for name in inner if not name.startswith(".") and not _is_step(name)]
+
+
+def _is_step(name: str) -> bool:
+    return _STEP_NAME.fullmatch(name) is not None
