@@ -1,5 +1,6 @@
 """Where the datasets with versions are: at a daemon, in a folder, in a bucket."""
 
+import glob
 import os
 import re
 from collections.abc import Iterator
@@ -42,12 +43,14 @@ def _at_daemon(root: str, timeout_s: float) -> list[str]:
 
 def _in_bucket(root: str, timeout_s: float) -> list[str]:
     found = set()
-    for pattern in (f"{root}{_STEP}*", f"{root}/**{_STEP}*"):
+    literal = BUCKETS + glob.escape(root.removeprefix(BUCKETS))
+    for pattern in (f"{literal}{_STEP}*", f"{literal}/**{_STEP}*"):
         try:
             stored = _ffrecord.match_stored_files(pattern, timeout_s=timeout_s)
         except FileNotFoundError:
             continue
-        found |= {file.name.partition(_STEP)[0] for file in stored}
+        names = {file.name.partition(_STEP)[0] for file in stored}
+        found |= {name for name in names if f"{name}/".startswith(f"{root}/")}
     return sorted(found)
 
 
