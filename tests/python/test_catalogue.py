@@ -220,6 +220,29 @@ def test_a_slash_at_the_end_makes_no_difference(tmp_path: Path, store: object) -
         (tmp_path / "pulled" / "a.ffr").unlink()
 
 
+def test_characters_of_patterns_in_a_bucket_are_plain(tmp_path: Path, store: object) -> None:
+    file = make(tmp_path / "a.ffr", 0)
+    for name in ("a[1]", "a1", "a?b", "axb"):
+        catalogue.publish(file, f"s3://bucket/{tmp_path.name}/{name}", "1")
+
+    for name in ("a[1]", "a?b"):
+        place = f"s3://bucket/{tmp_path.name}/{name}"
+        assert [each.name for each in catalogue.ls(place)] == [name]
+
+
+def test_a_pushed_dataset_keeps_its_place(root: str, tmp_path: Path) -> None:
+    one, two = make(tmp_path / "a.ffr", 0), make(tmp_path / "b.ffr", 20)
+    place = f"{root}/train"
+    archive.push(one, place)
+
+    for dry_run in (True, False):
+        with pytest.raises(ConflictError, match="has what push or a checkpoint has stored there"):
+            catalogue.publish(two, place, "1", dry_run=dry_run)
+
+    archive.push([one, two], place)
+    assert archive.pull(place, tmp_path / "pulled") == ["a.ffr", "b.ffr"]
+
+
 def test_one_version_published_at_once_is_that_of_one(root: str, tmp_path: Path) -> None:
     files = [make(tmp_path / f"{number}.ffr", number) for number in range(3)]
     place = f"{root}/train"

@@ -3,11 +3,13 @@
 Method: real daemons; publications and removals that were cut off are made by their own steps.
 """
 
+import errno
 import json
 import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch.utils.data as data
@@ -192,6 +194,7 @@ def test_a_token_gives_access_to_the_versions_below_its_prefix(tmp_path: Path) -
     keys.write_text(key.hex() + "\n")
     clients = {"writer": ("team/", ["read", "write"]), "reader": ("team/", ["read"])}
     clients["other"] = ("others/", ["read", "write"])
+    clients["inner"] = ("team/train/", ["read", "write"])
     for client, (prefix, rights) in clients.items():
         token = make_token(
             key, prefix=prefix, rights=rights, expires_s=int(time.time()) + 600, client=client
@@ -219,6 +222,7 @@ def test_a_token_gives_access_to_the_versions_below_its_prefix(tmp_path: Path) -
         assert [each.address for each in catalogue.ls(place("reader", "team/"))] == [
             place("reader")
         ]
+        assert catalogue.publish(file, place("inner"), "2").parent == "1"
 
 
 def test_versions_survive_the_loss_of_a_node(tmp_path: Path) -> None:
@@ -271,6 +275,110 @@ def test_a_damaged_list_of_versions_is_named_and_hides_no_other(tmp_path: Path) 
     assert [version.version for version in two.versions] == ["1"]
 
 
+def forged(place: Path, **facts: object) -> None:
+    """Save a list of versions as someone who may write could, who is not this program."""
+    stored = cast(dict[str, Any], ckpt.load(place / ".catalogue", group="alone", resume=False))
+    for name, value in facts.items():
+        into = stored if name in stored else stored["versions"][0]
+        into[name] = value
+    step = max(commit.step for commit in ckpt.list(place / ".catalogue")) + 1
+    ckpt.save(place / ".catalogue", step, stored, group="alone")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"created_s": 10**17},
+        {"record_count": 10**30},
+        {"schema": {"a": 2}},
+        {"schema": {1: "i64"}},
+        {"parent": 7},
+        {"files": [["a.ffr", "x", 1, "f"]]},
+        {"files": [["a.ffr", -5, 1, "f"]]},
+        {"files": [["a.ffr", 1, 1, 1]]},
+        {"tags": {"1": "1"}},
+        {"removed": ["1"]},
+    ],
+    ids=str,
+)
+def test_a_forged_list_of_versions_hides_no_other(tmp_path: Path, facts: dict[str, Any]) -> None:
+    file, root = make(tmp_path / "a.ffr", 0), tmp_path / "sets"
+    for name in ("one", "two"):
+        catalogue.publish(file, root / name, "1")
+    forged(root / "one", **facts)
+
+    with pytest.raises(CorruptionError, match="not a list of versions"):
+        catalogue.show(root / "one")
+    one, two = catalogue.ls(root)
+    assert "not a list of versions" in one.problem
+    assert [version.version for version in two.versions] == ["1"]
+    assert [version.dataset for version in catalogue.search("number", root)] == ["two"]
+    assert "not a list of versions" in cli.run("ffrecord", "ls", str(root)).stdout
+
+
+@pytest.mark.parametrize("step", [-1, 2**63])
+def test_a_forged_step_of_a_file_is_damage(tmp_path: Path, step: int) -> None:
+    place = tmp_path / "train"
+    catalogue.publish(make(tmp_path / "a.ffr", 0), place, "1")
+    facts = {"step": step, "size_bytes": 1, "fingerprint": "f"}
+    forged(place, stored={"a.ffr": facts})
+
+    with pytest.raises(CorruptionError, match="the list of its files is damaged"):
+        archive.pull(place, tmp_path / "pulled")
+
+
+def test_datasets_of_any_name_in_a_folder_are_listed(tmp_path: Path) -> None:
+    file, names = make(tmp_path / "a.ffr", 0), ["step-by-step", "step-1x", "train"]
+    for name in names:
+        catalogue.publish(file, tmp_path / "sets" / name, "1")
+
+    assert sorted(each.name for each in catalogue.ls(tmp_path / "sets")) == sorted(names)
+
+
+def test_a_name_that_leaves_no_room_for_versions_is_as_before(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    place, file = daemon.address("n" * 255), make(tmp_path / "a.ffr", 0)
+    with pytest.raises(FileNotFoundError, match="nothing is published under the name"):
+        len(ffrecord.open(place))
+    ffrecord.publish(file, place)
+    assert len(ffrecord.open(place)) == 20
+
+
+def test_a_full_quota_is_no_dead_end(tmp_path: Path) -> None:
+    with Daemon(tmp_path / "daemon", "--quotas", "team/=100K") as daemon:
+        place = daemon.address("team/train")
+        catalogue.publish(make(tmp_path / "a.ffr", 0), place, "1")
+        with pytest.raises(OSError, match="quota") as full:
+            for step in range(10_000):
+                ckpt.save(daemon.address("team/run"), step, {"step": step}, group="alone")
+        assert full.value.errno == errno.EDQUOT
+
+        with pytest.raises(OSError, match=r"remove \S+train/.versions/1, then repeat") as refused:
+            catalogue.remove(f"{place}@1")
+        assert refused.value.errno == errno.EDQUOT
+        assert len(ffrecord.open(f"{place}@1")) == 20
+        ffrecord.remove_published(f"{place}/.versions/1")
+        catalogue.remove(f"{place}@1")
+
+        with pytest.raises(FileNotFoundError, match="was removed"):
+            ffrecord.open(f"{place}@1")
+
+
+def test_a_removal_that_would_fail_is_no_dry_run(daemon: Daemon, tmp_path: Path) -> None:
+    place = daemon.address("train")
+    catalogue.publish(make(tmp_path / "a.ffr", 0), place, "1", tags=["best"])
+    for address, message in (
+        (place, "has versions; name the version to remove"),
+        (f"{place}@best", "'best' is a tag of version 1; name the version"),
+    ):
+        for flag in ("--dry-run", "--yes"):
+            done = cli.run("ffrecord", "remove", address, flag)
+            assert done.returncode == 4
+            assert message in done.stderr
+    assert "20 records" in cli.run("ffrecord", "remove", f"{place}@1", "--dry-run").stdout
+
+
 def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     file, place = make(tmp_path / "a.ffr", 0), tmp_path / "train"
     with pytest.raises(ValueError, match="one line of at most 1000 characters"):
@@ -289,6 +397,8 @@ def test_arguments_that_make_no_sense_are_refused(tmp_path: Path) -> None:
         catalogue.publish(file, place, "1", tags="best")
     with pytest.raises(ValueError, match="the description is not UTF-8"):
         catalogue.publish(file, place, "1", description="\udc80")
+    with pytest.raises(TypeError, match="the card is None; give a str"):
+        catalogue.publish(file, place, "1", card=None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="has no name"):
         catalogue.publish(file, "ffrecord://localhost:1/", "1")
     with pytest.raises(ValueError, match="the place of the dataset is empty"):

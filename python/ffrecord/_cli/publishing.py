@@ -20,6 +20,8 @@ from ffrecord._cli.options import (
     timeout_option,
 )
 from ffrecord._cli.units import Name, Target, show_size
+from ffrecord._store.catalogue import check_removable
+from ffrecord._store.published import only_versions
 from ffrecord.errors import CorruptionError
 
 
@@ -196,8 +198,10 @@ def remove(address: str, yes: bool, dry_run: bool, timeout_s: float, as_json: bo
 
 def _count_of(address: str, is_version: bool, timeout_s: float) -> int:
     if is_version:
-        return catalogue.show(address, timeout_s=timeout_s).record_count
+        return check_removable(address, timeout_s=timeout_s).record_count
     with ffrecord.open(address, timeout_s=timeout_s) as reader:
+        if reader.versions:
+            raise only_versions(address)
         return len(reader)
 
 

@@ -69,7 +69,7 @@ def newest(address: str, timeout_s: float) -> Located | None:
     """The newest version of a dataset; None if it has no versions, or this client may not look."""
     try:
         has_some = bool(_ffrecord.list_steps(below(address, CATALOGUE), timeout_s))
-    except PermissionError:
+    except (PermissionError, ValueError):  # The name may be too long for that of a list below it.
         return None
     return locate(address, timeout_s) if has_some else None
 

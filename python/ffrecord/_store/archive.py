@@ -19,6 +19,7 @@ from ffrecord._read.reader import open as open_records
 from ffrecord._store.catalogue_document import (
     Document,
     has_versions,
+    is_count,
     is_file_name,
     read,
 )
@@ -254,7 +255,8 @@ def is_listed(name: object, facts: object) -> bool:
         is_file_name(name)
         and isinstance(facts, dict)
         and {key: type(value) for key, value in facts.items()} == kinds
-        and facts["size_bytes"] >= 0
+        and is_count(facts["size_bytes"])
+        and is_count(facts["step"])
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from ffrecord import _ffrecord
 from ffrecord._base import clock
 from ffrecord._base.addresses import (
     SCHEME,
@@ -142,6 +143,8 @@ def publish(
         raise ValueError(f"durability is for versions in a cluster, and {where} is none")
     document = read(where, timeout_s)
     document.refuse_taken(version)
+    if document.step < 0:
+        _refuse_steps(where, timeout_s)
     if where.startswith(SCHEME):
         options = {"durability": durability, "timeout_s": timeout_s, "progress": progress}
         facts = _publish_at_daemon(files, where, version, dry_run, options)
@@ -179,7 +182,7 @@ def ls(place: Target = "ffrecord://localhost/", *, timeout_s: float = 30.0) -> l
             document = read(each, timeout_s)
         except FileNotFoundError:
             continue  # Removed meanwhile.
-        except (CorruptionError, ValueError) as error:
+        except (CorruptionError, PermissionError, ValueError) as error:
             listed.append(Dataset(name_of(each), each, (), {}, str(error)))
         else:
             listed.append(_dataset(document))
@@ -285,16 +288,47 @@ def remove(address: Target, *, timeout_s: float = 30.0) -> None:
         )
     document = read(place, timeout_s)
     if version not in document.removed:  # Else an earlier removal did not end.
-        change(place, lambda now: now.without(version), timeout_s)
+        _take_off(place, version, timeout_s)
         published.remove_if_there(_data(place, version), timeout_s)
     elif not published.remove_if_there(_data(place, version), timeout_s):
         document.find(version)
+
+
+def check_removable(address: Target, *, timeout_s: float = 30.0) -> Version:
+    """The version that `remove` would remove.
+
+    Raises:
+        FileNotFoundError: there is no such version.
+    """
+    place, version = _split(address)
+    document = read(place, timeout_s)
+    if version is not None:
+        document.refuse_unless_version(version)
+    return document.find(version)
 
 
 def locate(place: str, version: str | None, timeout_s: float) -> Located:
     """The data that `ffrecord.open` reads for a version, a tag, or the newest version (None)."""
     found = read(place, timeout_s).find(version)
     return Located(found.address, _data(place, found.version), found.label, found.fingerprint)
+
+
+def _take_off(place: str, version: str, timeout_s: float) -> None:
+    """Take a version off the list.
+
+    Raises:
+        OSError: there is no space for a list; what makes some is in the message.
+    """
+    try:
+        change(place, lambda now: now.without(version), timeout_s)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise OSError(
+            error.errno,
+            f"{with_version(place, version)} stays: there is no space for the new list of versions "
+            f"({error.strerror}); remove {_data(place, version)}, then repeat",
+        ) from None
 
 
 def _data(place: str, version: str) -> str:
@@ -310,7 +344,7 @@ def _publish_at_daemon(
         ConflictError: the name is that of a dataset without versions, or of other data.
     """
     timeout_s, data = options["timeout_s"], _data(where, version)
-    if published.is_there(where, timeout_s):
+    if _has_plain(where, timeout_s):
         raise ConflictError(
             errno.EEXIST,
             f"{where} is a dataset without versions; remove it, or choose another name",
@@ -332,6 +366,27 @@ def _publish_at_daemon(
         f"{with_version(where, version)} was being published with other files, and that did not "
         f"end: remove {data}, or choose another version",
     )
+
+
+def _has_plain(where: str, timeout_s: float) -> bool:
+    """Whether the name is that of a dataset without versions, as far as this client may look."""
+    try:
+        return published.is_there(where, timeout_s)
+    except PermissionError:
+        return False
+
+
+def _refuse_steps(where: str, timeout_s: float) -> None:
+    """Raise ConflictError if the place has steps: `pull` would not find them behind versions."""
+    try:
+        has_some = bool(_ffrecord.list_steps(where, timeout_s))
+    except PermissionError:  # As for _has_plain.
+        return
+    if has_some:
+        raise ConflictError(
+            errno.EEXIST,
+            f"{where} has what push or a checkpoint has stored there; choose another name",
+        )
 
 
 def _store_files(
@@ -449,6 +504,8 @@ def _check_names(version: str, tags: tuple[str, ...]) -> None:
 
 def _check_card(said: dict[str, Any]) -> None:
     for what, text in said.items():
+        if not isinstance(text, str):
+            raise TypeError(f"the {what} is {text!r}; give a str")
         try:
             text.encode()
         except UnicodeEncodeError:

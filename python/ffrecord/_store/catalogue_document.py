@@ -56,7 +56,8 @@ class Version:
         record_count, size_bytes: of all files.
         files: in the order of the records.
         tags: the tags that stand for this version when it was listed; these move.
-        address: what `ffrecord.open` or `archive.pull` takes.
+        address: what `show` and `diff` take, and at a daemon `ffrecord.open`. `archive.pull` takes
+            the place and, separately, `version`.
     """
 
     dataset: str
@@ -119,6 +120,16 @@ class Document:
         shown = ", ".join(there[-5:]) + (" and earlier ones" if len(there) > 5 else "")
         return f"{self.place} has no version or tag {name!r}; it has {shown}"
 
+    def refuse_unless_version(self, name: str) -> None:
+        """Raise FileNotFoundError if no version has this name; that of a tag is none."""
+        if name in self.tags:
+            raise FileNotFoundError(
+                errno.ENOENT,
+                f"{self.place}: {name!r} is a tag of version {self.tags[name]}; name the version",
+            )
+        if name not in {version.version for version in self.versions}:
+            raise FileNotFoundError(errno.ENOENT, self._not_found(name))
+
     def refuse_taken(self, name: str) -> None:
         """Raise ConflictError if a new version cannot have this name."""
         where = with_version(self.place, name)
@@ -179,8 +190,7 @@ class Document:
         Raises:
             FileNotFoundError: there is no such version.
         """
-        if name not in {version.version for version in self.versions}:
-            raise FileNotFoundError(errno.ENOENT, self._not_found(name))
+        self.refuse_unless_version(name)
         return replace(
             self,
             versions=tuple(each for each in self.versions if each.version != name),
@@ -255,8 +265,15 @@ def is_file_name(name: object) -> bool:
     )
 
 
+def is_count(number: object) -> bool:
+    """Whether it can be a count, a size or a step: numbers come from outside."""
+    return type(number) is int and 0 <= number < 1 << 63
+
+
 _TEXTS = ("version", "description", "licence", "card", "fingerprint")
 _COUNTS = ("created_s", "record_count", "size_bytes")
+# A calendar ends there.
+_YEAR_10000_S = 253_402_300_800
 
 
 def _encoded(document: Document) -> dict[str, Any]:
@@ -289,9 +306,9 @@ def _decoded(place: str, step: int, stored: Any) -> Document:  # noqa: ANN401 - 
         tags = dict(stored["tags"])
         versions = tuple(_version(place, facts) for facts in stored["versions"])
         removed = tuple(stored["removed"])
-        names = [version.version for version in versions]
-        _check(all(map(_is_name, [*tags, *names, *removed])) and len(set(names)) == len(names))
-        _check(set(tags.values()) <= set(names))
+        names = [*(version.version for version in versions), *tags, *removed]
+        _check(all(map(_is_name, names)) and len(set(names)) == len(names))
+        _check(set(tags.values()) <= {version.version for version in versions})
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CorruptionError(f"{trouble} ({error})") from None
     return _settled(Document(place, step, versions, tags, removed))
@@ -311,17 +328,22 @@ def _settled(document: Document) -> Document:
 
 def _version(place: str, facts: dict[str, Any]) -> Version:
     values = {key: facts[key] for key in (*_TEXTS, *_COUNTS)}
-    _check(all(type(values[key]) is str for key in _TEXTS))
-    _check(all(type(values[key]) is int and values[key] >= 0 for key in _COUNTS))
     files = tuple(VersionFile(*each) for each in facts["files"])
-    stored = dict(facts["stored"])
+    stored, schema = dict(facts["stored"]), dict(facts["schema"])
+    texts = [*(values[key] for key in _TEXTS), *schema, *schema.values()]
+    counts = [values[key] for key in _COUNTS]
+    for file in files:
+        texts.append(file.fingerprint)
+        counts += [file.size_bytes, file.record_count]
+    _check(all(type(each) is str for each in texts))
+    _check(all(map(is_count, counts)) and values["created_s"] < _YEAR_10000_S)
     _check(all(is_file_name(file.name) for file in files) and all(map(is_file_name, stored)))
-    name = values["version"]
-    _check(_is_name(name))
+    name, parent = values["version"], facts["parent"]
+    _check(_is_name(name) and (parent is None or _is_name(parent)))
     return Version(
         dataset=name_of(place),
-        parent=facts["parent"],
-        schema=dict(facts["schema"]),
+        parent=parent,
+        schema=schema,
         files=files,
         address=with_version(place, name),
         stored=stored,

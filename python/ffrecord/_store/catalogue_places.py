@@ -1,12 +1,15 @@
 """Where the datasets with versions are: at a daemon, in a folder, in a bucket."""
 
+import glob
 import os
+import re
 from collections.abc import Iterator
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import BUCKETS, CATALOGUE, REPLICATED, SCHEME
 
 _STEP = f"/{CATALOGUE}/step-"
+_STEP_NAME = re.compile(r"step-[0-9]+")
 
 
 def places(root: str, timeout_s: float) -> list[str]:
@@ -40,12 +43,14 @@ def _at_daemon(root: str, timeout_s: float) -> list[str]:
 
 def _in_bucket(root: str, timeout_s: float) -> list[str]:
     found = set()
-    for pattern in (f"{root}{_STEP}*", f"{root}/**{_STEP}*"):
+    literal = BUCKETS + glob.escape(root.removeprefix(BUCKETS))
+    for pattern in (f"{literal}{_STEP}*", f"{literal}/**{_STEP}*"):
         try:
             stored = _ffrecord.match_stored_files(pattern, timeout_s=timeout_s)
         except FileNotFoundError:
             continue
-        found |= {file.name.partition(_STEP)[0] for file in stored}
+        names = {file.name.partition(_STEP)[0] for file in stored}
+        found |= {name for name in names if f"{name}/".startswith(f"{root}/")}
     return sorted(found)
 
 
@@ -54,4 +59,8 @@ def _in_folder(root: str) -> Iterator[str]:
         if CATALOGUE in inner:
             yield folder
         # Steps of checkpoints hold no datasets.
-        inner[:] = [name for name in inner if not name.startswith((".", "step-"))]
+        inner[:] = [name for name in inner if not name.startswith(".") and not _is_step(name)]
+
+
+def _is_step(name: str) -> bool:
+    return _STEP_NAME.fullmatch(name) is not None

@@ -137,7 +137,19 @@ def remove_published(address: str, *, timeout_s: float = 30.0) -> None:
         FileNotFoundError: there is no dataset of that name.
     """
     _refuse_version(address)
-    _ffrecord.remove_published(address, timeout_s=timeout_s)
+    try:
+        _ffrecord.remove_published(address, timeout_s=timeout_s)
+    except FileNotFoundError:
+        if _has_versions(address, timeout_s):
+            raise only_versions(address) from None
+        raise
+
+
+def only_versions(address: str) -> FileNotFoundError:
+    """The error for removing a dataset that has versions."""
+    return FileNotFoundError(
+        errno.ENOENT, f"{address} has versions; name the version to remove, as NAME@VERSION"
+    )
 
 
 def is_there(address: str, timeout_s: float) -> bool:
