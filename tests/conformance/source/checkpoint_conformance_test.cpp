@@ -6,6 +6,7 @@
 #include "bytes.h"
 #include "client/checkpoint/files_with_copies.h"
 #include "client/checkpoint/packed_files.h"
+#include "libffrecord/source/file_copies.h"
 #include "memory_files.h"
 #include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
@@ -101,7 +102,7 @@ TEST(FilesWithCopiesTest, WhatIsKnownOfACopyIsKnownOfTheFile) {
   EXPECT_EQ(files->Trouble(1, ErrorCode::kIo), "file 1 is in trouble");
 }
 
-TEST(FilesWithCopiesTest, ADamagedCopyIsNotHiddenByAnother) {
+TEST(FilesWithCopiesTest, ADamagedCopyIsMadeGoodByAnotherAndNamed) {
   const Contents contents{RandomContent(10)};
   auto damaged = std::make_unique<MemoryFiles>(contents);
   damaged->fault = [](const RangeRead&) { return ErrorCode::kCorruption; };
@@ -112,8 +113,13 @@ TEST(FilesWithCopiesTest, ADamagedCopyIsNotHiddenByAnother) {
   RangesWanted wanted(*files, contents);
   wanted.Add(0, 0, 10);
   const auto ranges = wanted.Prepare();
+  const FileCopies* const copies = FileCopies::Of(*files);
+  ASSERT_NE(copies, nullptr);
+  EXPECT_TRUE(copies->DamagedCopies(0).empty());
   ASSERT_TRUE(files->Read(ranges));
-  EXPECT_EQ(ranges[0].status, ErrorCode::kCorruption);
+  EXPECT_EQ(ranges[0].status, ErrorCode::kOk);
+  wanted.ExpectRight();
+  EXPECT_EQ(copies->DamagedCopies(0).size(), 1U);
 }
 
 TEST(PackedFilesTest, WhatIsKnownOfThePackedFileIsKnownOfTheFile) {
