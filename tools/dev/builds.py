@@ -270,7 +270,7 @@ CLANG = Build(
         "-Db_sanitize=address,undefined",
         "-Db_lundef=false",
         "-Dfuzz=enabled",
-        # Programs at fixed places have no relocations: a quarter of their size, half of their start.
+        # Programs at fixed places have no relocations: a quarter of their size.
         # Shared libraries have no use for the option.
         "-Dcpp_link_args=-no-pie -Wno-unused-command-line-argument",
     ),
