@@ -169,6 +169,7 @@ def test_hugging_face_goes_on_with_the_very_next_sample_or_says_why_not(
         max_steps: int = 100
         epoch: float = 0.0
         is_world_process_zero: bool = True
+        num_input_tokens_seen: int = 0
 
     def loader() -> Any:  # noqa: ANN401
         sampler = Sampler(range(40), 4, seed=1, rank=0, world_size=1)
@@ -176,9 +177,11 @@ def test_hugging_face_goes_on_with_the_very_next_sample_or_says_why_not(
 
     def trained(batches: Any, steps: int, run: str = "a", **options: Any) -> list[list[int]]:  # noqa: ANN401
         callback, state = CheckpointCallback(tmp_path / run, every_steps=1, **options), State()
-        args = types.SimpleNamespace(gradient_accumulation_steps=1)
+        args = types.SimpleNamespace(
+            gradient_accumulation_steps=1, max_steps=100, load_best_model_at_end=False
+        )
         callback.on_train_begin(
-            None, state, None, model=torch.nn.Linear(1, 1), train_dataloader=batches
+            args, state, None, model=torch.nn.Linear(1, 1), train_dataloader=batches
         )
         seen = []
         for batch in batches:

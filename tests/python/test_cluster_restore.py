@@ -68,7 +68,7 @@ def test_names_come_back_from_a_backup_and_from_the_nodes(tmp_path: Path) -> Non
         assert "lost      d/b" in ok("ffrecord", "cluster", "rebuild", address, "--dry-run")
         # A list without d/b would be taken for all that there is.
         for command in (["list"], ["checkpoint", "list"]):
-            refused = run("ffrecord", *command, f"{address}/d", "--timeout", "1")
+            refused = run("ffrecord", *command, f"{address}/d", "--timeout", "5")
             assert refused.returncode != 0 and "cluster rebuild" in refused.stderr
         with pytest.raises(UnavailableError, match="cluster rebuild"):
             len(ffrecord.open(f"{address}/d/b", timeout_s=1))  # It is published.

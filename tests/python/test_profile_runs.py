@@ -248,6 +248,7 @@ def test_an_interrupt_by_the_terminal_is_told_from_one_by_a_process_in_any_threa
     )
     pid, terminal = pty.fork()
     if pid == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Commands in the background ignore it.
         os.execv(PYTHON, [PYTHON, "-c", text])
     # By default, Ctrl-C drops what the program has printed meanwhile.
     modes = termios.tcgetattr(terminal)

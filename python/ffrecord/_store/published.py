@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import CATALOGUE, SCHEME, below, split_version
 from ffrecord._read.locations import Where, expand, normalise
-from ffrecord.errors import ConflictError
+from ffrecord.errors import ConflictError, UnavailableError
 
 _DURABILITY = r"replicas|origin|r[123]|ec:\d+\+\d+"
 
@@ -172,7 +172,8 @@ def remove_if_there(address: str, timeout_s: float) -> bool:
 
 def _has_versions(address: str, timeout_s: float) -> bool:
     """Whether the dataset has versions, as far as this client may look."""
-    with suppress(PermissionError, ValueError):  # The publication says what is malformed.
+    # The call that asks says what is malformed, and that no daemon answers; its arguments first.
+    with suppress(PermissionError, UnavailableError, ValueError):
         return bool(_ffrecord.list_steps(below(address, CATALOGUE), timeout_s))
     return False
 
