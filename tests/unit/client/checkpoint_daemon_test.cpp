@@ -133,7 +133,7 @@ TEST(CheckpointDaemonTest, ASaveThatTakesTheStepsPlaceDuringTheLookStays) {
   EXPECT_EQ(Compare(target, late, 1), "");
 }
 
-// Who is told to remove the step that is there would lose it, and not have the new one either.
+// A user who removed the step that is there would have neither that one nor the new one.
 TEST(CheckpointDaemonTest, ARefusedReplacementSaysWhyAndLeavesTheStep) {
   server::Server::Options common;
   common.quotas = {{"run", 500'000}};
