@@ -4,6 +4,7 @@ A tenth of every large tensor's rows has changed since the save before.
 """
 
 import contextlib
+import itertools
 import pathlib
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import numpy as np
 from states import ROOT, tensors_of
 
 REMOTE_BYTES = 256 << 20  # A share of bytes does not depend on how many there are.
+_passes = itertools.count()
 
 
 def incremental_cost(arms: Any) -> dict[str, float]:  # noqa: ANN401 (Arms, of checkpoint.py)
@@ -112,5 +114,6 @@ def incremental_at_store(arms: Any) -> dict[str, float]:  # noqa: ANN401
     from object_store import serve
 
     with contextlib.contextmanager(serve)() as store:
-        found = share(arms, "s3://bucket/run", lambda: store.taken_bytes)
+        run = f"s3://bucket/run-{next(_passes)}"  # moto keeps a bucket until its process ends.
+        found = share(arms, run, lambda: store.taken_bytes)
     return {"incremental_at_store_cost": found}
