@@ -29,10 +29,15 @@ class Delivery:
         self._held_back = held_back
         self._last: Cursor | None = None
         self._before: tuple[Cursor | None, Places] | None = None
+        self._noted = start
+        """Where the step that was noted last begins."""
         self.is_last = False
         """Whether the batch that was noted last is the epoch's last."""
-        self.shares_differ = False
+
+    @property
+    def shares_differ(self) -> bool:
         """Whether ranks have more records than others in the step that was noted last."""
+        return self._sampler.shares_differ(self._noted.position)
 
     def renewed(self) -> Cursor | None:
         """Where to go on, if what was read ahead is of another order than the sampler's by now.
@@ -51,8 +56,7 @@ class Delivery:
         if cursor is None:
             return
         self._before = self._last, self._sampler.places  # Before anything changes.
-        step = self._last or self._start
-        self.shares_differ = self._sampler.shares_differ(step.position)
+        self._noted = self._last or self._start
         delivered, self._last = (self._last if self._held_back else cursor), cursor
         if delivered is not None:
             self._sampler.deliver(delivered, handed=cursor, jumps=self._jumps)
