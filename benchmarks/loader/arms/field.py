@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import environment
 import harness
 import processes
-from lineup import DEFAULT, FORM, OURS, WHAT
+from lineup import DEFAULT, FORM, OURS, QUICK, WHAT
 from workloads import WORKLOADS
 
 Argument = TypeVar("Argument")
@@ -56,7 +56,7 @@ class Field:
     def wanted(self, names: Sequence[str]) -> list[str]:
         """Those that the command line leaves."""
         if not self.options.arms:
-            return list(names)
+            return [name for name in names if name in QUICK or not self.settings.quick]
         chosen = self.options.arms.split(",")
         if unknown := sorted(set(chosen) - set(WHAT)):
             raise harness.Unable(f"--arms {unknown[0]}: there are {', '.join(WHAT)}")

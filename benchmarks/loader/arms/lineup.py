@@ -18,6 +18,9 @@ COLD = [*OURS, "folder", "array_record", "grain", "lance", "datasets", "streamin
 COLD += ["litdata", "tfrecord", "ffcv"]
 COST = ["ours_threads", "ours_workers", "folder", "array_record", "grain", "lance", "datasets"]
 COST += ["streaming", "ffcv"]
+# With --quick, of the peers only those that were the fastest of a table so far, or its limit.
+QUICK = [*OURS, DEFAULT, "folder", "array_record", "grain", "datasets", "memmap", "ffcv"]
+QUICK += ["webdataset", "tfrecord"]
 WHAT = {
     "ours_threads": "ffrecord, mode='threads', checksums on",
     "ours_workers": "ffrecord, worker processes, checksums on",
