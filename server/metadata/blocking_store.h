@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include <ffrecord/result.h>
 
@@ -11,7 +14,7 @@
 
 namespace ffrecord::server {
 
-// A MetaStore for callers that wait. Thread-safe; not to be called on a MetaStore's own thread.
+// A MetaStore for callers that wait. Thread-safe.
 class BlockingStore {
  public:
   using KeyValue = MetaStore::KeyValue;
@@ -35,11 +38,20 @@ class BlockingStore {
   virtual Result<Outcome> TryCommit(const Commit& commit) = 0;
 };
 
-// Over a store; waits for each answer without a deadline. Fails as that store.
-std::unique_ptr<BlockingStore> MakeBlockingStore(std::unique_ptr<MetaStore> store);
+// A write of a store to its disk: calls `write`, and again if that failed for lack of room and some
+// was made; or does not, and fails. Called on the thread of the store that waits for the disk.
+using AroundWrite = std::function<Result<void>(const std::vector<MetaStore::Put>& puts,
+                                               const std::function<Result<void>()>& write)>;
+// Just calls it.
+inline Result<void> WriteOnce(const std::vector<MetaStore::Put>& /*puts*/,
+                              const std::function<Result<void>()>& write) {
+  return write();
+}
 
-// Over another store, of which it holds everything in memory: Get and List wait for no disk and for
-// no commit. Nobody else may change the other store. Fails as that one.
-Result<std::unique_ptr<BlockingStore>> MakeCachedStore(std::unique_ptr<BlockingStore> store);
+// That of OpenSqliteStore(). Get and List tell what has been committed for certain, and wait for
+// nobody, neither for a commit nor for a disk that has failed. Fails as OpenSqliteStore(), and its
+// commits as `around` too.
+Result<std::unique_ptr<BlockingStore>> OpenBlockingStore(const std::filesystem::path& path,
+                                                         AroundWrite around = WriteOnce);
 
 }  // namespace ffrecord::server

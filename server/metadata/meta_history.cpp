@@ -51,7 +51,7 @@ bool MetaHistory::Undo(Entries& entries, std::uint64_t revision) const {
   for (auto change = changes_.rbegin(); change != changes_.rend(); ++change) {
     if (change->event.revision <= revision) break;
     if (change->before)
-      entries.insert_or_assign(change->event.key, *change->before);
+      entries.insert_or_assign(change->event.key, change->before);
     else
       entries.erase(change->event.key);
   }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,11 +23,12 @@ class MetaHistory {
     std::size_t change_count_max = 10'000;
     std::size_t size_bytes_max = 16 << 20;  // Limit for keys and values, those before included.
   };
+  using EntryPtr = std::shared_ptr<const MetaStore::KeyValue>;
+  using Entries = std::map<std::string, EntryPtr, std::less<>>;
   struct Change {
     MetaStore::Event event;
-    std::optional<MetaStore::KeyValue> before;  // The value of the key before the change.
+    EntryPtr before;  // The entry of the key before the change; null: there was none.
   };
-  using Entries = std::map<std::string, MetaStore::KeyValue, std::less<>>;
 
   // `revision`: of the store now; what was before is compacted.
   MetaHistory(const Limits& limits, std::uint64_t revision)

@@ -4,17 +4,20 @@
 #include <utility>
 
 namespace ffrecord::server {
+namespace {
 
-MetaStore::Page PageOf(const MetaHistory::Entries& entries, const MetaStore::ListRequest& request) {
+// The part of `entries` that is asked for; its revision is left to the caller.
+MetaState::Found PartOf(const MetaHistory::Entries& entries,
+                        const MetaStore::ListRequest& request) {
   const auto& [prefix, after, limit, revision] = request;
-  MetaStore::Page page;
+  MetaState::Found found;
   auto entry = after < prefix ? entries.lower_bound(prefix) : entries.upper_bound(after);
   for (; entry != entries.end() && entry->first.starts_with(prefix); ++entry) {
-    page.more = page.entries.size() == limit;
-    if (page.more) break;
-    page.entries.push_back(entry->second);
+    found.more = found.entries.size() == limit;
+    if (found.more) break;
+    found.entries.push_back(entry->second);
   }
-  return page;
+  return found;
 }
 
 Error CompactedError(std::uint64_t revision) {
@@ -32,38 +35,67 @@ Error EndedLeaseError(MetaStore::LeaseId lease) {
           "the lease " + std::to_string(lease) + " has ended; nothing was committed"};
 }
 
-std::optional<MetaStore::KeyValue> MetaState::Get(std::string_view key) const {
-  const auto found = entries_.find(key);
-  return found == entries_.end() ? std::nullopt : std::optional(found->second);
-}
+}  // namespace
 
-Result<MetaStore::Page> MetaState::List(const MetaStore::ListRequest& request) const {
-  if (request.revision > revision_) return FutureError(request.revision);
-  const std::uint64_t revision = request.revision == 0 ? revision_ : request.revision;
-  MetaStore::Page page;
-  if (revision == revision_) {
-    page = PageOf(entries_, request);
-  } else {
-    auto entries = entries_;
-    if (!history_.Undo(entries, revision)) return CompactedError(revision);
-    page = PageOf(entries, request);
-  }
-  page.revision = revision;
+MetaStore::Page MetaState::Found::Copy() const {
+  MetaStore::Page page{{}, more, revision};
+  page.entries.reserve(entries.size());
+  for (const EntryPtr& entry : entries) page.entries.push_back(*entry);
   return page;
 }
 
-Result<MetaStore::Outcome> MetaState::TryCommit(const MetaStore::Commit& commit, TimePoint now) {
+MetaState::EntryPtr MetaState::Find(std::string_view key) const {
+  const auto found = entries_.find(key);
+  return found == entries_.end() ? nullptr : found->second;
+}
+
+std::optional<MetaStore::KeyValue> MetaState::Get(std::string_view key) const {
+  const EntryPtr entry = Find(key);
+  return entry ? std::optional(*entry) : std::nullopt;
+}
+
+Result<MetaStore::Page> MetaState::List(const MetaStore::ListRequest& request) const {
+  return FFR_TRY(FindPage(request)).Copy();
+}
+
+Result<MetaState::Found> MetaState::FindPage(const MetaStore::ListRequest& request) const {
+  if (request.revision > revision_) return FutureError(request.revision);
+  const std::uint64_t revision = request.revision == 0 ? revision_ : request.revision;
+  Found found;
+  if (revision == revision_) {
+    found = PartOf(entries_, request);
+  } else {
+    auto entries = entries_;
+    if (!history_.Undo(entries, revision)) return CompactedError(revision);
+    found = PartOf(entries, request);
+  }
+  found.revision = revision;
+  return found;
+}
+
+Result<std::optional<MetaStore::Outcome>> MetaState::Check(const MetaStore::Commit& commit,
+                                                           TimePoint now) const {
   using Fate = MetaStore::Outcome::Fate;
+  const auto without_change = [this](Fate fate) {
+    return std::optional(MetaStore::Outcome{fate, revision_, std::nullopt});
+  };
   for (const auto& compare : commit.compares) {
-    const auto found = entries_.find(compare.key);
-    const std::uint64_t mod_revision = found == entries_.end() ? 0 : found->second.mod_revision;
-    if (mod_revision != compare.mod_revision)
-      return MetaStore::Outcome{Fate::kLost, revision_, std::nullopt};
+    const EntryPtr found = Find(compare.key);
+    if ((found ? found->mod_revision : 0) != compare.mod_revision)
+      return without_change(Fate::kLost);
   }
   for (const auto& put : commit.puts)
     if (put.lease != 0 && !leases_.IsLive(put.lease, now)) return EndedLeaseError(put.lease);
+  const auto is_there = [this](const std::string& key) { return entries_.contains(key); };
+  if (commit.puts.empty() && std::ranges::none_of(commit.deletes, is_there))
+    return without_change(Fate::kCommitted);
+  return std::optional<MetaStore::Outcome>();
+}
+
+Result<MetaStore::Outcome> MetaState::TryCommit(const MetaStore::Commit& commit, TimePoint now) {
+  if (auto outcome = FFR_TRY(Check(commit, now))) return *std::move(outcome);
   Change(commit.puts, commit.deletes);
-  return MetaStore::Outcome{Fate::kCommitted, revision_, std::nullopt};
+  return MetaStore::Outcome{MetaStore::Outcome::Fate::kCommitted, revision_, std::nullopt};
 }
 
 void MetaState::Change(const std::vector<MetaStore::Put>& puts,
@@ -79,8 +111,9 @@ void MetaState::Change(const std::vector<MetaStore::Put>& puts,
   }
   for (const auto& put : puts) {
     leases_.Attach(put.key, put.lease);
-    changes.push_back({{put.key, put.value, revision}, Get(put.key)});
-    entries_.insert_or_assign(put.key, MetaStore::KeyValue{put.key, put.value, revision});
+    changes.push_back({{put.key, put.value, revision}, Find(put.key)});
+    entries_[put.key] = std::make_shared<const MetaStore::KeyValue>(
+        MetaStore::KeyValue{put.key, put.value, revision});
   }
   if (changes.empty()) return;
   revision_ = revision;

@@ -154,10 +154,10 @@ class MetaStore {
   virtual void StopWatch(WatchId watch) = 0;
 };
 
-// In one SQLite file, which is made if it is missing, for one process. Leases and their keys end
-// with the process that granted them. The newest changes are kept in memory for watches; what was
-// before the start is compacted. Takes commits of any size. Fails with kCorruption if the file is
-// damaged or not ours, with kConflict if another process holds it, with kIo.
+// In one SQLite file, made if it is missing, for one process; the map is in memory. Leases and
+// their keys end with the process that granted them; watches cannot begin before its start. Takes
+// commits of any size. Fails with kCorruption if the file is damaged or not ours, with kConflict if
+// another process holds it, with kIo.
 Result<std::unique_ptr<MetaStore>> OpenSqliteStore(const std::filesystem::path& path);
 
 // The result of an operation that was sent and not answered.

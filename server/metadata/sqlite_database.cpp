@@ -28,9 +28,6 @@ CREATE TABLE entries(
 CREATE TABLE counter(only INTEGER PRIMARY KEY CHECK (only = 1), revision INTEGER NOT NULL);
 INSERT INTO counter VALUES (1, 0);
 )";
-// The keys that have a lease. Made beside the tables of version 1, which do not change.
-constexpr const char* kLeasedSchema =
-    "CREATE TABLE IF NOT EXISTS leased(key BLOB NOT NULL PRIMARY KEY)";
 
 void Bind(sqlite3_stmt* statement, int place, std::span<const std::byte> bytes) {
   // A null pointer would bind NULL where an empty value is meant.
@@ -121,19 +118,12 @@ Result<std::uint64_t> SqliteDatabase::PragmaNumber(const char* sql) {
 }
 
 Result<void> SqliteDatabase::PrepareAll() {
-  get_ = FFR_TRY(Prepare("SELECT key, value, mod_revision FROM entries WHERE key = ?1"));
-  list_ =
-      FFR_TRY(Prepare("SELECT key, value, mod_revision FROM entries WHERE key >= ?1 AND key < ?2 "
-                      "ORDER BY key LIMIT ?3"));
-  revision_of_ = FFR_TRY(Prepare("SELECT mod_revision FROM entries WHERE key = ?1"));
   put_ =
       FFR_TRY(Prepare("INSERT INTO entries VALUES (?1, ?2, ?3) ON CONFLICT (key) DO UPDATE "
                       "SET value = ?2, mod_revision = ?3"));
   delete_ = FFR_TRY(Prepare("DELETE FROM entries WHERE key = ?1"));
   revision_ = FFR_TRY(Prepare("SELECT revision FROM counter"));
   count_ = FFR_TRY(Prepare("UPDATE counter SET revision = ?1"));
-  lease_ = FFR_TRY(Prepare("INSERT OR IGNORE INTO leased VALUES (?1)"));
-  unlease_ = FFR_TRY(Prepare("DELETE FROM leased WHERE key = ?1"));
   return {};
 }
 
@@ -143,43 +133,17 @@ Result<std::uint64_t> SqliteDatabase::Revision() {
   return Number(revision_.get(), 0);
 }
 
-Result<std::optional<MetaStore::KeyValue>> SqliteDatabase::Get(std::string_view key) {
-  const Reset reset(*get_);
-  Bind(get_.get(), 1, key);
-  const int status = sqlite3_step(get_.get());
-  if (status == SQLITE_DONE) return std::optional<MetaStore::KeyValue>();
-  if (status != SQLITE_ROW) return Failed("read a key");
-  return std::optional(Row(get_.get()));
-}
-
-Result<MetaStore::Page> SqliteDatabase::List(const MetaStore::ListRequest& request) {
-  MetaStore::Page page;
-  page.revision = FFR_TRY(Revision());
-  const Reset reset(*list_);
-  // Keys are ASCII: the smallest one behind `after` is no smaller than it with a NUL, and all that
-  // begin with the prefix are smaller than it with a 0xFF.
-  const std::string from = request.after < request.prefix ? request.prefix : request.after + '\0';
-  const std::string end = request.prefix + '\xFF';
-  Bind(list_.get(), 1, from);
-  Bind(list_.get(), 2, end);
-  Bind(list_.get(), 3, std::uint64_t{request.limit} + 1);
-  for (;;) {
-    const int status = sqlite3_step(list_.get());
-    if (status == SQLITE_DONE) return page;
-    if (status != SQLITE_ROW) return Failed("list keys");
-    page.more = page.entries.size() == request.limit;
-    if (page.more) return page;
-    page.entries.push_back(Row(list_.get()));
+Result<MetaHistory::Entries> SqliteDatabase::ReadAll() {
+  MetaHistory::Entries entries;
+  const Statement all =
+      FFR_TRY(Prepare("SELECT key, value, mod_revision FROM entries ORDER BY key"));
+  int status = sqlite3_step(all.get());
+  for (; status == SQLITE_ROW; status = sqlite3_step(all.get())) {
+    auto entry = std::make_shared<const MetaStore::KeyValue>(Row(all.get()));
+    entries.emplace_hint(entries.end(), entry->key, std::move(entry));
   }
-}
-
-Result<std::uint64_t> SqliteDatabase::RevisionOf(std::string_view key) {
-  const Reset reset(*revision_of_);
-  Bind(revision_of_.get(), 1, key);
-  const int status = sqlite3_step(revision_of_.get());
-  if (status == SQLITE_DONE) return std::uint64_t{0};
-  if (status != SQLITE_ROW) return Failed("compare a key");
-  return Number(revision_of_.get(), 0);
+  if (status != SQLITE_DONE) return Failed("read all keys");
+  return entries;
 }
 
 Result<void> SqliteDatabase::Change(const std::vector<MetaStore::Put>& puts,
@@ -263,38 +227,23 @@ Result<void> SqliteDatabase::Step(sqlite3_stmt& statement, const char* tried) {
 Result<void> SqliteDatabase::ChangeInTransaction(const std::vector<MetaStore::Put>& puts,
                                                  const std::vector<std::string>& deletes,
                                                  std::uint64_t revision) {
-  for (const std::string& key : deletes) {
+  const auto erase = [this](const std::string& key) {
     Bind(delete_.get(), 1, key);
-    FFR_TRY(Step(*delete_, "delete a key"));
-    Bind(unlease_.get(), 1, key);
-    FFR_TRY(Step(*unlease_, "delete the lease of a key"));
-  }
+    return Step(*delete_, "delete a key");
+  };
+  for (const std::string& key : deletes) FFR_TRY(erase(key));
   for (const auto& put : puts) {
+    if (put.lease != 0) {  // Only what it replaces is here.
+      FFR_TRY(erase(put.key));
+      continue;
+    }
     Bind(put_.get(), 1, put.key);
     Bind(put_.get(), 2, put.value);
     Bind(put_.get(), 3, revision);
     FFR_TRY(Step(*put_, "put a key"));
-    sqlite3_stmt& lease = put.lease == 0 ? *unlease_ : *lease_;
-    Bind(&lease, 1, put.key);
-    FFR_TRY(Step(lease, "note the lease of a key"));
   }
   Bind(count_.get(), 1, revision);
   return Step(*count_, "count the revision");
-}
-
-Result<void> SqliteDatabase::DeleteLeased() {
-  std::vector<std::string> keys;
-  const Statement all = FFR_TRY(Prepare("SELECT key FROM leased"));
-  int status = sqlite3_step(all.get());
-  for (; status == SQLITE_ROW; status = sqlite3_step(all.get())) {
-    const auto key = Blob(all.get(), 0);
-    keys.emplace_back(reinterpret_cast<const char*>(key.data()), key.size());
-  }
-  if (status != SQLITE_DONE) return Failed("read the keys of leases");
-  sqlite3_reset(all.get());
-  if (keys.empty()) return {};
-  bool is_unknown = false;
-  return Change({}, keys, FFR_TRY(Revision()) + 1, is_unknown);
 }
 
 Result<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::filesystem::path& path) {
@@ -312,7 +261,6 @@ Result<std::unique_ptr<SqliteDatabase>> SqliteDatabase::Open(const std::filesyst
   FFR_TRY(made->SyncWhatIsThere());
   FFR_TRY(made->NoteFiles());
   FFR_TRY(made->PrepareAll());
-  FFR_TRY(made->DeleteLeased());
   return made;
 }
 
@@ -335,7 +283,6 @@ Result<void> SqliteDatabase::SetUp() {
                      std::to_string(version) + ", wanted " + std::to_string(kSchemaVersion) +
                      "); give another --data folder"};
   }
-  FFR_TRY(Run(kLeasedSchema));
   return Run("COMMIT");
 }
 

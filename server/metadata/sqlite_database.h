@@ -13,31 +13,27 @@
 
 #include <ffrecord/result.h>
 
+#include "server/metadata/meta_history.h"
 #include "server/metadata/meta_store.h"
 #include "server/metadata/sqlite_files.h"
 
 namespace ffrecord::server {
 
-// The map of a MetaStore in one SQLite file, with its revision. Every commit that succeeded is on
-// stable storage. Thread-bound: calls block on the disk. Fails with kCorruption if the file is
-// damaged, with kIo (ENOSPC: the disk is full).
+// The map of a MetaStore in one SQLite file, with its revision, without the keys of leases: they
+// end with the process. Every commit that succeeded is on stable storage. Thread-bound: calls block
+// on the disk. Fails with kCorruption if the file is damaged, with kIo (ENOSPC: the disk is full).
 //
 // A change also fails with kIo (ESTALE) once the file or its log was removed, replaced or written
 // to by another program: it would not be found at the next start. The database is then put into a
 // file beside it, whole, and the error tells what to do.
 class SqliteDatabase {
  public:
-  // Makes the file if it is missing. Deletes the keys of leases: their holders ended with the
-  // process that had it open. Fails also with kCorruption if the file is not ours, with kConflict
-  // if another process holds it.
+  // Makes the file if it is missing. Fails also with kCorruption if the file is not ours, with
+  // kConflict if another process holds it.
   static Result<std::unique_ptr<SqliteDatabase>> Open(const std::filesystem::path& path);
 
   Result<std::uint64_t> Revision();
-  Result<std::optional<MetaStore::KeyValue>> Get(std::string_view key);
-  // The newest revision only.
-  Result<MetaStore::Page> List(const MetaStore::ListRequest& request);
-  // 0: the key is absent.
-  Result<std::uint64_t> RevisionOf(std::string_view key);
+  Result<MetaHistory::Entries> ReadAll();
 
   // Puts and deletes at `revision`, the next, all or nothing. Which of them is not known after an
   // error in the last step, when the log is written: then `is_unknown` is set, and Settle() must
@@ -72,7 +68,6 @@ class SqliteDatabase {
   Result<void> SyncWhatIsThere();
   Result<void> SyncFile(int which);
   Result<void> NoteFiles();
-  Result<void> DeleteLeased();
   Result<void> InTransaction(const std::function<Result<void>()>& change, bool& is_unknown);
   Result<void> ChangeInTransaction(const std::vector<MetaStore::Put>& puts,
                                    const std::vector<std::string>& deletes, std::uint64_t revision);
@@ -84,7 +79,7 @@ class SqliteDatabase {
   Database database_;                             // Before the statements, which go first.
   std::optional<SqliteFiles> files_;              // Once they are open.
   std::optional<std::filesystem::path> rescued_;  // Where what it holds was put.
-  Statement get_, list_, revision_of_, put_, delete_, revision_, count_, lease_, unlease_;
+  Statement put_, delete_, revision_, count_;
 };
 
 }  // namespace ffrecord::server

@@ -11,14 +11,10 @@
 namespace ffrecord::server {
 
 HomeDisk::Waiting::Waiting(HomeDisk& home) : home_(home), running_(*home.reads_) {
-  const std::lock_guard lock(home_.mutex_);
-  place_ = home_.waiting_.insert(Clock::now());
+  home_.waiting_since_ = Clock::now();
 }
 
-HomeDisk::Waiting::~Waiting() {
-  const std::lock_guard lock(home_.mutex_);
-  home_.waiting_.erase(place_);
-}
+HomeDisk::Waiting::~Waiting() { home_.waiting_since_ = kNever; }
 
 Result<void> HomeDisk::CheckReserve() {
   if (!options_.yields_to_deletions || reserve_.is_whole()) return {};
@@ -53,8 +49,8 @@ void HomeDisk::Look() {
 }
 
 Clock::duration HomeDisk::waiting_time() const {
-  const std::lock_guard lock(mutex_);
-  return waiting_.empty() ? Clock::duration(0) : Clock::now() - *waiting_.begin();
+  const Clock::time_point since = waiting_since_;
+  return since == kNever ? Clock::duration(0) : Clock::now() - since;
 }
 
 Result<void> HomeDisk::CheckAnswers() const {

@@ -1,10 +1,9 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <mutex>
-#include <set>
 #include <utility>
 
 #include <ffrecord/result.h>
@@ -54,7 +53,8 @@ class HomeDisk {
 
   // The result of `write`, which writes to the disk and waits for it. If it fails for lack of room
   // and `makes_room`, it has the reserve and is called again; it must have written nothing then.
-  // Fails also as CheckReserve(), unless it makes room, and with kIo once the disk has failed.
+  // Fails also as CheckReserve(), unless it makes room, and with kIo once the disk has failed. One
+  // call at a time.
   template <class Write>
   auto Run(bool makes_room, const Write& write) -> decltype(write()) {
     FFR_TRY(writes().CheckWritable());
@@ -88,8 +88,8 @@ class HomeDisk {
    private:
     HomeDisk& home_;
     const ReadHealth::Running running_;
-    std::multiset<Clock::time_point>::iterator place_;
   };
+  static constexpr auto kNever = Clock::time_point::max();
 
   bool MakeRoom(const Error& error);
 
@@ -99,8 +99,7 @@ class HomeDisk {
   ReadHealth own_reads_;
   WriteHealth* writes_ = &own_writes_;
   ReadHealth* reads_ = &own_reads_;
-  mutable std::mutex mutex_;
-  std::multiset<Clock::time_point> waiting_;  // When each began.
+  std::atomic<Clock::time_point> waiting_since_{kNever};
 };
 
 }  // namespace ffrecord::server

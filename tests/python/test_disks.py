@@ -279,6 +279,21 @@ def test_a_full_disk_sends_what_is_new_to_the_other(tmp_path: Path, sources: lis
         assert status(daemon)["disks"][str(small)]["state"] == "full"
 
 
+def test_a_daemon_whose_disk_is_full_starts_with_another(tmp_path: Path) -> None:
+    a, full, b = tmp_path / "a", tmp_path / "full", tmp_path / "b"
+    with Daemon(a):
+        pass
+    full.mkdir()
+    command = (
+        'mount -t tmpfs -o size=8m tmpfs "$1" && mkdir "$1/extents" && '
+        'cp "$2/metadata.sqlite" "$2/identity" "$1" && fallocate -l 131072 "$1/reserve" && '
+        '{ dd if=/dev/zero of="$1/filler" bs=4096 2>/dev/null || true; }'
+    )
+    with daemon_of(full, b, prefix=in_namespace(command, full, a)) as daemon:
+        assert set(status(daemon)["disks"]) == {str(full), str(b)}
+    assert (b / "identity").exists()
+
+
 def test_a_read_only_disk_is_read_and_not_written(tmp_path: Path, sources: list[Path]) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     with daemon_of(a, b) as daemon:

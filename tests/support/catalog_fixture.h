@@ -17,12 +17,13 @@
 #include "memory_store.h"
 #include "new_extents.h"
 #include "server/service/catalog/catalog.h"
-#include "server/service/catalog/guarded_store.h"
+#include "server/service/catalog/upload_records.h"
 #include "temp_folder.h"
 
 namespace ffrecord::server {
 
-// A store whose next commits fail as a disk that is full does, or that is slow to answer.
+// A store whose commits fail as a disk that is full does, or lose their reply, and go through a
+// HomeDisk as those of a daemon's own store.
 class FailingStore final : public BlockingStore {
  public:
   explicit FailingStore(BlockingStore& store) : store_(store) {}
@@ -31,16 +32,21 @@ class FailingStore final : public BlockingStore {
     return store_.List(prefix, after, limit);
   }
   Result<Outcome> TryCommit(const Commit& commit) override {
-    if (fails || (is_full && is_full())) return Error{ErrorCode::kIo, "no space", ENOSPC};
-    auto outcome = store_.TryCommit(commit);
-    if (loses_reply) return Error{ErrorCode::kIo, "no answer", EIO};
-    return outcome;
+    return home->Run(MakesRoom(commit.puts), [&] { return Write(commit); });
   }
+  HomeDisk* home = nullptr;
   bool fails = false;
   std::function<bool()> is_full;
   bool loses_reply = false;
 
  private:
+  Result<Outcome> Write(const Commit& commit) {
+    if (fails || (is_full && is_full())) return Error{ErrorCode::kIo, "no space", ENOSPC};
+    auto outcome = store_.TryCommit(commit);
+    if (loses_reply) return Error{ErrorCode::kIo, "no answer", EIO};
+    return outcome;
+  }
+
   BlockingStore& store_;
 };
 
@@ -61,8 +67,8 @@ class CatalogTest : public testing::Test {
     extents_ = ExtentStore::Open(std::move(disks), published.Extents()).value();
     home_.emplace(HomeDisk::Options{.folder = folder_.path(), .reserve_bytes = 64 << 10});
     home_->BeOneWith(*extents_->disks().front());
-    guarded_ = MakeGuardedStore(store_, *home_);
-    auto catalog = Catalog::Open(*guarded_, *extents_, *home_,
+    store_.home = &*home_;
+    auto catalog = Catalog::Open(store_, *extents_, *home_,
                                  {std::chrono::seconds(60), quotas_, kept_}, std::move(published));
     ASSERT_TRUE(catalog) << catalog.error().message;
     catalog_ = std::move(catalog).value();
@@ -136,7 +142,6 @@ class CatalogTest : public testing::Test {
   FailingStore store_{*memory_};
   std::unique_ptr<ExtentStore> extents_;
   std::optional<HomeDisk> home_;
-  std::unique_ptr<BlockingStore> guarded_;
   std::unique_ptr<Catalog> catalog_;
   std::uint64_t next_attempt_ = 100;
 };

@@ -58,9 +58,8 @@ class Catalog {
     std::vector<std::string> damaged;
   };
 
-  // Both stores and `home`, the disk of `meta`, outlive the catalog. `meta` is a guarded one
-  // (guarded_store.h). `published` is what it has, and what `extents` was opened with. Fails as the
-  // MetaStore does.
+  // Both stores and `home`, through which `meta` writes, outlive the catalog. `published` is what
+  // `meta` has, and what `extents` was opened with. Fails as the MetaStore does.
   static Result<std::unique_ptr<Catalog>> Open(BlockingStore& meta, ExtentStore& extents,
                                                HomeDisk& home, const Options& options,
                                                PublishedNames published);

@@ -12,9 +12,6 @@
 namespace ffrecord::server {
 namespace {
 
-constexpr std::string_view kDaemonKey = "daemon";
-constexpr std::string_view kDiskKeys = "disks/";
-
 std::string DiskKey(const DiskId& id) { return std::string(kDiskKeys) + Hex(id); }
 
 MetaStore::Put PutOf(const DiskPlan::Use& use, bool has_joined) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include <ffrecord/result.h>
@@ -12,6 +13,9 @@ namespace ffrecord::server {
 
 // The disks of a daemon as they lie in its MetaStore: `daemon` is its id; `disks/<id>`, 32 hex
 // digits, says of each whether it has joined (u8), and where it was last (the path's bytes).
+inline constexpr std::string_view kDaemonKey = "daemon";
+inline constexpr std::string_view kDiskKeys = "disks/";
+
 struct DiskMembers {
   std::optional<DiskId> daemon;  // None: nothing was ever recorded, as before disks had identities.
   std::vector<DiskMember> members;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
+#include "server/service/catalog/disk_members.h"
 
 namespace ffrecord::server {
 
@@ -18,6 +19,13 @@ std::vector<ExtentId> DecodeIds(std::span<const std::byte> bytes) {
   ByteReader reader(bytes);
   for (ExtentId& id : ids) std::ranges::copy(reader.TakeBytes(id.size()), id.begin());
   return ids;
+}
+
+bool MakesRoom(std::span<const MetaStore::Put> puts) {
+  return std::ranges::all_of(puts, [](const MetaStore::Put& put) {
+    return put.key == kGenerationKey || put.key.starts_with(kTombstoneKeys) ||
+           put.key == kDaemonKey || put.key.starts_with(kDiskKeys);
+  });
 }
 
 }  // namespace ffrecord::server

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "libffrecord/format/dataset_manifest.h"
+#include "server/metadata/meta_store.h"
 
 namespace ffrecord::server {
 
@@ -20,5 +21,9 @@ inline constexpr std::string_view kGenerationKey = "generation";
 
 std::vector<std::byte> EncodeIds(std::span<const ExtentId> ids);
 std::vector<ExtentId> DecodeIds(std::span<const std::byte> bytes);
+
+// Whether a commit that puts these makes room: it puts nothing but tombstones, the generation, and
+// which disks the daemon has.
+bool MakesRoom(std::span<const MetaStore::Put> puts);
 
 }  // namespace ffrecord::server

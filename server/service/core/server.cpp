@@ -14,6 +14,7 @@
 #include "libffrecord/base/random.h"
 #include "libffrecord/base/timed_waits.h"
 #include "libffrecord/io/file.h"
+#include "server/service/catalog/upload_records.h"
 #include "server/service/cluster/cluster_cache.h"
 #include "server/service/core/acceptor.h"
 #include "server/service/core/admin_pages.h"
@@ -100,15 +101,16 @@ Result<void> Server::Impl::StartAdmin() {
 
 Result<void> Server::Impl::Open() {
   if (!options.token_keys.empty()) token_keys = FFR_TRY(TokenKeys::Load(options.token_keys));
-  auto database = FFR_TRY(OpenSqliteStore(home / "metadata.sqlite"));
-  meta = FFR_TRY(MakeCachedStore(MakeBlockingStore(std::move(database))));
+  meta = FFR_TRY(
+      OpenBlockingStore(home / "metadata.sqlite", [this](const auto& puts, const auto& write) {
+        return home_disk->Run(MakesRoom(puts), write);
+      }));
   // A node goes on writing what it knows of its cluster while its disk is full: peers have the
   // rest.
   home_disk.emplace(HomeDisk::Options{.folder = home,
                                       .reserve_bytes = options.reserve_bytes,
                                       .yields_to_deletions = !options.cluster,
                                       .answer_time_max = options.answer_time_max});
-  guarded_meta = MakeGuardedStore(*meta, *home_disk);
   auto published = FFR_TRY(ReadPublishedNames(*meta));
   auto disks = FFR_TRY(OpenDisks());
   extents = FFR_TRY(ExtentStore::Open(std::move(disks), published.Extents()));
@@ -118,7 +120,7 @@ Result<void> Server::Impl::Open() {
 
 Result<void> Server::Impl::OpenCatalog(PublishedNames published) {
   auto kept = FFR_TRY(ClusterCache(*meta).LoadExtents());
-  catalog = FFR_TRY(Catalog::Open(*guarded_meta, *extents, *home_disk,
+  catalog = FFR_TRY(Catalog::Open(*meta, *extents, *home_disk,
                                   {options.upload_grace, options.quotas, std::move(kept)},
                                   std::move(published)));
   names = std::make_unique<CatalogNames>(*catalog);
@@ -145,7 +147,7 @@ Result<void> Server::Impl::OpenCluster() {
                node.daemon, node.advertise, node.domain, extents->totals().extent_count);
   FFR_TRY(OpenOrigins(node));
   auto store = FFR_TRY(options.cluster->connect());
-  cluster = FFR_TRY(ClusterService::Start(node, std::move(store), *extents, *guarded_meta));
+  cluster = FFR_TRY(ClusterService::Start(node, std::move(store), *extents, *meta));
   names = std::make_unique<ClusterNames>(*cluster, options.quotas);
   return {};
 }

@@ -18,7 +18,6 @@
 #include "server/service/access/tokens.h"
 #include "server/service/catalog/catalog_names.h"
 #include "server/service/catalog/disk_members.h"
-#include "server/service/catalog/guarded_store.h"
 #include "server/service/cluster/cluster_names.h"
 #include "server/service/cluster/cluster_service.h"
 #include "server/service/cluster/doubted_extents.h"
@@ -57,15 +56,14 @@ struct ServerParts {
   std::vector<FoundFolder> folders;  // As they were found before any was written to.
   std::vector<UniqueFd> locks;       // Locks of the others.
   std::optional<TokenKeys> token_keys;
-  std::unique_ptr<BlockingStore> meta;
   std::unique_ptr<ExtentStore> extents;
-  std::optional<HomeDisk> home_disk;
-  std::unique_ptr<BlockingStore> guarded_meta;  // For all, once disks are known.
-  std::unique_ptr<Catalog> catalog;             // Null in a cluster.
-  std::unique_ptr<OriginCache> origins;         // Null without a cluster.
-  std::unique_ptr<DoubtedExtents> doubts;       // Null in one.
-  std::unique_ptr<ClusterService> cluster;      // Null without one.
-  std::unique_ptr<Names> names;                 // The catalog's or the cluster's.
+  std::optional<HomeDisk> home_disk;        // May be one of the disks of `extents`.
+  std::unique_ptr<BlockingStore> meta;      // Writes through home_disk.
+  std::unique_ptr<Catalog> catalog;         // Null in a cluster.
+  std::unique_ptr<OriginCache> origins;     // Null without a cluster.
+  std::unique_ptr<DoubtedExtents> doubts;   // Null in one.
+  std::unique_ptr<ClusterService> cluster;  // Null without one.
+  std::unique_ptr<Names> names;             // The catalog's or the cluster's.
   ReadAhead::Metrics read_ahead_metrics;
   std::unique_ptr<ReadAhead> read_ahead;
   std::unique_ptr<PlannedDatasets> planned;

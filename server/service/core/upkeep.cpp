@@ -63,7 +63,7 @@ void Upkeep::StartCacheScrubbers() {
 void Upkeep::SaveScrub(const std::string& key, const Scrubber::Position& position) {
   if (!parts_.home_disk->reserve().is_whole() || !parts_.home_disk->writes().CheckWritable())
     return;
-  const auto saved = parts_.guarded_meta->TryCommit({{}, {{key, position.Encode()}}, {}});
+  const auto saved = parts_.meta->TryCommit({{}, {{key, position.Encode()}}, {}});
   if (!saved) spdlog::warn("event=scrub_not_saved error=\"{}\"", saved.error().message);
 }
 

@@ -8,7 +8,6 @@
 
 #include <atomic>
 #include <functional>
-#include <future>
 #include <map>
 #include <random>
 #include <thread>
@@ -190,112 +189,18 @@ TEST_P(BlockingStoreConformance, OfManyWritersThatSwapOneKeyEachTimeOneWins) {
 }
 
 std::unique_ptr<BlockingStore> OpenSqlite(const TempFolder& folder) {
-  auto store = OpenSqliteStore(folder / "metadata.sqlite");
+  auto store = OpenBlockingStore(folder / "metadata.sqlite");
   EXPECT_TRUE(store) << store.error().message;
-  return MakeBlockingStore(std::move(store).value());
+  return std::move(store).value();
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    AllStores, BlockingStoreConformance,
-    testing::Values(StoreUnderTest{"memory",
-                                   [](const TempFolder&) { return test::MakeMemoryStore(); }},
-                    StoreUnderTest{"sqlite", OpenSqlite},
-                    StoreUnderTest{"cached",
-                                   [](const TempFolder& folder) {
-                                     return MakeCachedStore(OpenSqlite(folder)).value();
-                                   }}),
-    [](const auto& instance) { return instance.param.name; });
-
-// --- What only the one in memory can do
-// -----------------------------------------------------------
-
-// Its commits wait, or lose their answers after they were made.
-class SlowStore final : public BlockingStore {
- public:
-  Result<std::optional<KeyValue>> Get(std::string_view key) override {
-    if (cannot_read) return Error{ErrorCode::kIo, "cannot read", EIO};
-    return store_->Get(key);
-  }
-  Result<Page> List(std::string_view prefix, std::string_view after, std::uint32_t limit) override {
-    return store_->List(prefix, after, limit);
-  }
-  Result<Outcome> TryCommit(const Commit& commit) override {
-    ++commit_count;
-    if (before_commit) before_commit();
-    auto outcome = store_->TryCommit(commit);
-    if (loses_answers) return Error{ErrorCode::kIo, "no answer", EIO};
-    return outcome;
-  }
-  std::function<void()> before_commit;
-  bool loses_answers = false;
-  bool cannot_read = false;
-  int commit_count = 0;
-
- private:
-  std::unique_ptr<BlockingStore> store_ = test::MakeMemoryStore();
-};
-
-TEST(CachedStoreTest, WhoReadsDoesNotWaitForACommit) {
-  auto slow = std::make_unique<SlowStore>();
-  SlowStore& disk = *slow;
-  ASSERT_TRUE(disk.TryCommit({{}, {{"key", Value("old")}}, {}}));
-  const auto store = MakeCachedStore(std::move(slow)).value();
-  std::string read;
-  std::size_t listed = 0;
-  disk.before_commit = [&] {
-    auto reads = std::async(std::launch::async, [&] {
-      read = test::AsString(store->Get("key").value()->value);
-      listed = store->List("", "", 10).value().entries.size();
-    });
-    EXPECT_EQ(reads.wait_for(std::chrono::seconds(10)), std::future_status::ready);
-  };
-
-  ASSERT_TRUE(store->TryCommit({{}, {{"key", Value("new")}, {"more", {}}}, {}}));
-
-  EXPECT_EQ(read, "old");
-  EXPECT_EQ(listed, 1U);
-  EXPECT_EQ(test::AsString(store->Get("key").value()->value), "new");
-}
-
-TEST(CachedStoreTest, ACommitThatLostItsAnswerIsReadBack) {
-  auto slow = std::make_unique<SlowStore>();
-  SlowStore& disk = *slow;
-  const auto store = MakeCachedStore(std::move(slow)).value();
-  ASSERT_TRUE(store->TryCommit({{}, {{"gone", Value("x")}}, {}}));
-  disk.loses_answers = true;
-  ASSERT_FALSE(store->TryCommit({{}, {{"key", Value("new")}}, {"gone"}}));
-
-  EXPECT_EQ(*store->Get("key").value(), (MetaStore::KeyValue{"key", Value("new"), 2}));
-  EXPECT_FALSE(store->Get("gone").value());
-  EXPECT_EQ(store->List("", "", 10).value().revision, 2U);
-}
-
-TEST(CachedStoreTest, WhatCannotBeReadBackIsReadBeforeTheNextCommit) {
-  auto slow = std::make_unique<SlowStore>();
-  SlowStore& disk = *slow;
-  const auto store = MakeCachedStore(std::move(slow)).value();
-  disk.loses_answers = disk.cannot_read = true;
-  ASSERT_FALSE(store->TryCommit({{}, {{"first", {}}, {"second", {}}}, {}}));
-  disk.loses_answers = false;
-  EXPECT_EQ(store->TryCommit({{}, {{"third", {}}}, {}}).error().system_errno, EIO);
-  EXPECT_EQ(disk.commit_count, 1);
-  disk.cannot_read = false;
-
-  EXPECT_TRUE(store->TryCommit({{}, {{"third", {}}}, {}}).value().committed);
-  EXPECT_EQ(store->Get("first").value()->mod_revision, 1U);
-  EXPECT_EQ(store->Get("second").value()->mod_revision, 1U);
-  EXPECT_EQ(store->List("", "", 10).value().revision, 2U);
-}
-
-TEST(CachedStoreTest, HoldsWhatIsThereHoweverManyPagesThatTakes) {
-  auto below = test::MakeMemoryStore();
-  for (int i = 0; i < 600; ++i)
-    ASSERT_TRUE(below->TryCommit({{}, {{"key" + std::to_string(i), Value("v")}}, {}}));
-  const auto store = MakeCachedStore(std::move(below)).value();
-  const auto page = store->List("", "", 1000).value();
-  EXPECT_EQ(page.entries.size(), 600U);
-  EXPECT_EQ(page.revision, 600U);
-}
+INSTANTIATE_TEST_SUITE_P(AllStores, BlockingStoreConformance,
+                         testing::Values(StoreUnderTest{"memory",
+                                                        [](const TempFolder&) {
+                                                          return test::MakeMemoryStore();
+                                                        }},
+                                         StoreUnderTest{"sqlite", OpenSqlite}),
+                         [](const auto& instance) { return instance.param.name; });
 
 // --- What only a file can do ---------------------------------------------------------------------
 
@@ -326,8 +231,7 @@ TEST(SqliteStoreTest, ACommitIsSyncedBeforeItIsReported) {
     ASSERT_FALSE(lost);
     EXPECT_EQ(lost.error().code, ErrorCode::kIo);
     EXPECT_EQ(lost.error().system_errno, EIO);
-    // What is in the log now would be believed at the next start.
-    EXPECT_EQ(store->Get("key").error().system_errno, EIO);
+    EXPECT_EQ(test::AsString(store->Get("key").value()->value), "new");
   }
   EXPECT_EQ(test::AsString(store->Get("key").value()->value), "new");
 }

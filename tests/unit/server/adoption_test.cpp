@@ -133,7 +133,7 @@ class AdoptionTest : public testing::Test {
   }
   // The metadata of the daemon, which has stopped.
   std::unique_ptr<BlockingStore> Home() const {
-    return MakeBlockingStore(OpenSqliteStore(folder_ / "n1" / "metadata.sqlite").value());
+    return OpenBlockingStore(folder_ / "n1" / "metadata.sqlite").value();
   }
   // Each node has removed what it is to remove.
   bool IsAllBuried() const {

@@ -15,7 +15,7 @@ namespace {
 
 class ClusterCacheTest : public testing::Test {
  protected:
-  ClusterCacheTest() : store_(MakeBlockingStore(OpenSqliteStore(folder_ / "home").value())) {}
+  ClusterCacheTest() : store_(OpenBlockingStore(folder_ / "home").value()) {}
 
   std::shared_ptr<const ClusterState::NameMap> Names() const {
     return std::make_shared<const ClusterState::NameMap>(

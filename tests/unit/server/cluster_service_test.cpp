@@ -329,9 +329,8 @@ TEST_F(ClusterServiceTest, WithoutTheStoreReadsGoOnAndPublishingSaysWhy) {
 
 TEST_F(ClusterServiceTest, ANodeOfAnotherClusterDoesNotTakePart) {
   StartNodes(1);
-  auto other = OpenSqliteStore(folder_ / "other.sqlite");
-  ASSERT_TRUE(other) << other.error().message;
-  MakeBlockingStore(std::move(other).value())
+  OpenBlockingStore(folder_ / "other.sqlite")
+      .value()
       ->TryCommit({{}, {{"cluster", std::vector<std::byte>(16, std::byte{7})}}, {}})
       .value();
   const auto manifest = Client().Upload(SomeExtents(1, 1000), 1);

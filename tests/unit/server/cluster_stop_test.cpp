@@ -56,8 +56,7 @@ class ClusterStopTest : public testing::Test {
 
   const test::TempFolder folder_;
   const std::unique_ptr<ExtentStore> extents_ = ExtentStore::Open(folder_ / "extents").value();
-  const std::unique_ptr<BlockingStore> home_ =
-      MakeBlockingStore(OpenSqliteStore(folder_ / "home.sqlite").value());
+  const std::unique_ptr<BlockingStore> home_ = OpenBlockingStore(folder_ / "home.sqlite").value();
   std::weak_ptr<test::CutStore> store_;
   std::unique_ptr<ClusterService> service_;
   std::atomic<int> answered_ = 0;

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "awaiting_store.h"
 #include "bytes.h"
 #include "cut_store.h"
 #include "daemon.h"
@@ -91,7 +92,7 @@ class ClusterWaitsTest : public testing::Test {
   // Owned by the home, which the service outlives in no test.
   test::CutStore* const home_way_ = new test::CutStore(OpenShared(folder_ / "home.sqlite"));
   const std::unique_ptr<BlockingStore> home_ =
-      MakeBlockingStore(std::unique_ptr<MetaStore>(home_way_));
+      std::make_unique<test::AwaitingStore>(std::unique_ptr<MetaStore>(home_way_));
   std::unique_ptr<ClusterService> service_;
   std::atomic<int> answered_ = 0;
   std::atomic<bool> is_well_ = false;

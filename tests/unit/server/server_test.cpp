@@ -283,5 +283,24 @@ TEST_F(ServerTest, BytesThatDoNotFitTheirChecksumAreNotSealed) {
   EXPECT_TRUE(daemon_.Extents().empty());
 }
 
+// A disk that is full is given room so.
+TEST_F(ServerTest, ADiskIsAddedWhileNothingIsTakenButDeletions) {
+  const test::TempFolder folder;
+  Server::Options options{.data = {folder / "old"}, .core_count = 1};
+  test::Daemon daemon(options);
+  ASSERT_TRUE(Put(*ConnectTo(daemon), MakeExtentId(1, 0, 0), "data"));
+  daemon.Kill();
+  std::filesystem::remove(folder / "old" / "reserve");
+  std::filesystem::create_directory(folder / "old" / "reserve");  // It cannot be taken.
+
+  options.data.push_back(folder / "new");
+  const test::Daemon larger(options);
+
+  const auto refused = Put(*ConnectTo(larger), MakeExtentId(2, 0, 0), "data");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().system_errno, ENOSPC) << refused.error().message;
+  EXPECT_TRUE(std::filesystem::exists(folder / "new" / "identity"));
+}
+
 }  // namespace
 }  // namespace ffrecord::server

@@ -14,6 +14,7 @@
 
 #include "held_syncs.h"
 #include "libffrecord/base/clock.h"
+#include "server/metadata/blocking_store.h"
 #include "temp_folder.h"
 #include "tested_store.h"
 
@@ -40,6 +41,12 @@ class SqliteMetaStoreTest : public testing::Test {
     const auto outcome = TryPut(key, lease);
     EXPECT_EQ(outcome.value().fate, Fate::kCommitted);
     return outcome.value().revision;
+  }
+  Result<std::optional<MetaStore::KeyValue>> TryGet(const std::string& key,
+                                                    std::chrono::milliseconds timeout) {
+    return Await<std::optional<MetaStore::KeyValue>>(tested_, [&](auto done) {
+      tested_.store().Get(key, Clock::now() + timeout, std::move(done));
+    });
   }
   MetaStore::Page List() {
     return Await<MetaStore::Page>(tested_,
@@ -79,10 +86,29 @@ TEST_F(SqliteMetaStoreTest, ARestartEndsAllLeasesWithTheirKeys) {
   tested_.Open();
 
   EXPECT_EQ(Keys(), (std::vector<std::string>{"freed", "plain"}));
-  EXPECT_EQ(List().revision, last + 1);
-  tested_.Close();
-  tested_.Open();
-  EXPECT_EQ(List().revision, last + 1);
+  EXPECT_EQ(List().revision, last);
+}
+
+// Another process may know the revision of a change that ended with this one.
+TEST_F(SqliteMetaStoreTest, ARestartTakesNoRevisionASecondTime) {
+  Put("plain");
+  const auto lease = Grant(1h);
+  std::uint64_t last = Put("plain", lease);
+  const auto expect_last = [&] {
+    tested_.Close();
+    tested_.Open();
+    EXPECT_EQ(Keys(), std::vector<std::string>{});
+    EXPECT_EQ(List().revision, last);
+  };
+  expect_last();
+
+  const auto revoked = Grant(1h);
+  last = Put("leased", revoked) + 1;
+  ASSERT_TRUE(Await<void>(tested_, [&](auto done) {
+    tested_.store().RevokeLease(revoked, Clock::now() + 30s, std::move(done));
+  }));
+  expect_last();
+  EXPECT_EQ(Put("next"), last + 1);
 }
 
 TEST_F(SqliteMetaStoreTest, ChangesFromBeforeTheStartAreCompacted) {
@@ -103,16 +129,64 @@ TEST_F(SqliteMetaStoreTest, OperationsKeepTheirDeadlinesWhileTheDiskHangs) {
   test::HeldSyncs held;
 
   const auto commit = TryPut("held", 0, 100ms);
-  const auto queued = Await<std::optional<MetaStore::KeyValue>>(tested_, [&](auto done) {
-    tested_.store().Get("key", Clock::now() + 100ms, std::move(done));
-  });
+  const auto queued = TryGet("key", 100ms);
 
   EXPECT_EQ(commit.value().fate, Fate::kUnknown);
   EXPECT_EQ(commit.value().why->code, ErrorCode::kDeadlineExceeded);
+  // Who has been told that looks for what the commit may still put.
   ASSERT_FALSE(queued);
   EXPECT_EQ(queued.error().code, ErrorCode::kDeadlineExceeded);
   held.Release();
   EXPECT_EQ(Keys(), (std::vector<std::string>{"held", "key"}));
+}
+
+TEST_F(SqliteMetaStoreTest, ReadsAndLeasesDoNotWaitForACommit) {
+  Put("key");
+  const auto lease = Grant(1h);
+  std::optional<Result<MetaStore::Outcome>> outcome;
+  test::HeldSyncs held;
+  tested_.store().TryCommit({{}, {{"key2", Value("x"), 0}}, {}}, MetaStore::TimePoint::max(),
+                            [&](auto result) { tested_.Note([&] { outcome = result; }); });
+  held.AwaitSync();
+
+  EXPECT_TRUE(TryGet("key", 30s).value());
+  EXPECT_EQ(Keys(), std::vector<std::string>{"key"});  // It shows what the disk has.
+  const auto kept = Await<std::optional<std::chrono::milliseconds>>(tested_, [&](auto done) {
+    tested_.store().KeepLease(lease, Clock::now() + 30s, std::move(done));
+  });
+  EXPECT_EQ(kept.value(), 1h);
+  EXPECT_NE(Grant(1h), lease);
+  EXPECT_FALSE(outcome);
+  held.Release();
+  ASSERT_TRUE(tested_.WaitFor([&] { return outcome.has_value(); }, 60s));
+  EXPECT_EQ(Keys(), (std::vector<std::string>{"key", "key2"}));
+}
+
+// A daemon alone answers by what was committed while its disk hangs, and after it has failed.
+TEST_F(SqliteMetaStoreTest, WhoBlocksForCommitsReadsWithoutWaiting) {
+  const auto store = OpenBlockingStore(folder_ / "blocking.sqlite").value();
+  ASSERT_TRUE(store->TryCommit({{}, {{"key", Value("old")}}, {}}));
+  const auto expect_old = [&] {
+    EXPECT_EQ(store->Get("key").value()->value, Value("old"));
+    EXPECT_EQ(store->List("", "", 10).value().entries.size(), 1U);
+  };
+  const MetaStore::Commit replace{{}, {{"key", Value("new")}, {"more", {}}}, {}};
+  {
+    test::HeldSyncs held;
+    std::thread committing([&] { EXPECT_FALSE(store->TryCommit(replace)); });
+    held.AwaitSync();
+    expect_old();
+    test::HeldSyncs::are_failing = true;
+    held.Release();
+    committing.join();
+  }
+  expect_old();
+  EXPECT_EQ(store->TryCommit({{}, {{"more", {}}}, {}}).error().code, ErrorCode::kIo);
+  test::HeldSyncs::are_failing = false;
+
+  ASSERT_TRUE(store->TryCommit({{{"key", 1}}, {{"key", Value("new")}}, {}}).value().committed);
+  EXPECT_EQ(store->Get("key").value()->mod_revision, 2U);
+  EXPECT_FALSE(store->Get("more").value());
 }
 
 // SQLite takes back a commit whose sync has failed, and leaves it in its log: one that is killed
@@ -122,9 +196,7 @@ TEST_F(SqliteMetaStoreTest, WhatIsReadBackAfterAFailedSyncHoldsAfterAKillToo) {
   test::HeldSyncs::are_failing = true;
   const auto unknown = TryPut("unknown");
   EXPECT_EQ(unknown.value().fate, Fate::kUnknown);
-  const auto unsettled = Await<std::optional<MetaStore::KeyValue>>(tested_, [&](auto done) {
-    tested_.store().Get("unknown", MetaStore::TimePoint::max(), std::move(done));
-  });
+  const auto unsettled = TryGet("unknown", 1min);
   EXPECT_EQ(unsettled.error().code, ErrorCode::kIo);  // It cannot be told yet.
   const auto refused = TryPut("refused");
   EXPECT_EQ(refused.error().code, ErrorCode::kIo);  // For sure: it was not begun.

@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "awaiting_store.h"
 #include "cut_store.h"
-#include "server/metadata/blocking_store.h"
 #include "server/metadata/meta_store.h"
 #include "temp_folder.h"
 #include "virtual_clock.h"
@@ -48,7 +48,8 @@ class StateKeeperTest : public testing::Test {
   // Owned by the home.
   test::CutStore* const disk_ = new test::CutStore(
       std::shared_ptr<MetaStore>(OpenSqliteStore(folder_ / "home.sqlite").value()));
-  const std::unique_ptr<BlockingStore> home_ = MakeBlockingStore(std::unique_ptr<MetaStore>(disk_));
+  const std::unique_ptr<BlockingStore> home_ =
+      std::make_unique<test::AwaitingStore>(std::unique_ptr<MetaStore>(disk_));
   std::atomic<int> saved_count_ = 0;
   StateKeeper keeper_{ClusterCache(*home_), "n1", [this] { ++saved_count_; }};
 };
