@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 import ffrecord.distributed.backend
-from ranks import run_ranks
+from ranks import Ranks, run_ranks
 
 SIZES = (0, 1, 1020, 1021, 300_000)  # Of floats; 4,080 bytes go in the head of a message.
 
@@ -288,3 +288,29 @@ def stopped(rank: int, world: int) -> object:
 
 def test_a_receive_from_any_rank_fails_when_this_rank_leaves() -> None:
     assert all(run_ranks(stopped, 2))
+
+
+def vanishing(rank: int, world: int) -> object:
+    """Rank 1 ends without a word, with a message under way."""
+    del world
+    group = ours(timeout_s=600)
+    if rank == 1:
+        dist.send(torch.ones(2), 0, group=group, tag=1)
+        dist.isend(torch.ones(10_000_000), 0, group=group, tag=2)
+        os._exit(0)
+    place, found = torch.empty(2), []
+    assert dist.recv(place, None, group=group, tag=1) == 1
+    for source in (1, None):
+        with pytest.raises(RuntimeError) as raised:
+            dist.recv(torch.empty(10_000_000), source, group=group, tag=2)
+        found.append(str(raised.value))
+    return found
+
+
+def test_a_rank_that_vanishes_ends_receives_from_it_and_from_any() -> None:
+    ranks = Ranks(vanishing, 2)
+    while not ranks.context.join():
+        pass
+    given, any_rank = ranks.found(0)
+    assert "line 1 to 0: rank 1 " in given
+    assert "no rank can send any more: line 1 to 0: rank 1 " in any_rank
