@@ -45,6 +45,13 @@ bool Arrivals::HasWaiting() const {
   return !set_aside_.empty() || std::ranges::any_of(links_, &Incoming::is_held);
 }
 
+const Error* Arrivals::AllGone() const {
+  const bool may_come =
+      links_.empty() || HasWaiting() ||
+      !std::ranges::all_of(links_, [](const Incoming& each) { return each.gone.has_value(); });
+  return may_come ? nullptr : &*links_.front().gone;
+}
+
 // --- Pieces come ---------------------------------------------------------------------------------
 
 Result<void> Arrivals::Take(Step& step, const FrameCame& came) {

@@ -37,6 +37,8 @@ class Arrivals {
   bool IsHeld(std::size_t link) const { return links_[link].is_held; }
   // Whether no operation is active here, and a piece of one that was not submitted here waits.
   bool HasWaiting() const;
+  // Why nothing more comes on any link, and nothing waits; else null.
+  const Error* AllGone() const;
 
   Result<void> Take(Step& step, const exchange::FrameCame& came);
   Result<void> Take(Step& step, const exchange::PlacedCame& came);

@@ -1,14 +1,10 @@
 #include <ffrecord/client/collective.h>
 #include <ffrecord/runtime.h>
-#include <signal.h>
 
 #include <algorithm>
-#include <array>
 #include <cfenv>
 #include <condition_variable>
 #include <deque>
-#include <limits>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -16,24 +12,23 @@
 #include <utility>
 
 #include "client/collective/cost_model.h"
+#include "client/collective/engine_options.h"
 #include "client/collective/exchange.h"
 #include "client/collective/links.h"
 #include "client/collective/machines.h"
+#include "client/collective/messages.h"
+#include "client/collective/outcomes.h"
 #include "client/collective/reduce.h"
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/event_fd.h"
 #include "libffrecord/base/home_process.h"
+#include "libffrecord/base/quiet_signals.h"
 #include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 
 namespace ffrecord::client {
 namespace {
 
-constexpr std::uint32_t kWorldSizeMax = 65'536;
-// Arrays of up to 2^44 elements: sizes in bytes and all sums of them stay far from overflow.
-constexpr std::uint64_t kCountMax = std::uint64_t{1} << 44;
-constexpr std::uint64_t kChunkSizeMin = 64;
-constexpr std::uint64_t kChunkSizeMax = net::FrameLimits{}.payload_size_bytes_max;
 // Submitted and not yet ended; a training step has some hundreds at most.
 constexpr std::size_t kOperationsMax = 65'536;
 // Smaller arrays are not what is tuned for.
@@ -42,45 +37,11 @@ constexpr std::uint64_t kTunedSizeMin = 64 << 10;
 // wire while another is checked and added.
 constexpr std::uint64_t kPiecesOfStep = 4;
 constexpr std::uint64_t kPieceSizeMin = 64 << 10;
-// Rounds of each probe by which Connect() learns what the network costs.
-constexpr int kProbeRounds = 5;
 
 Error Refused(const std::string& what) { return {ErrorCode::kInvalidArgument, what}; }
 
 std::int64_t Nanoseconds(net::Clock::time_point time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
-}
-
-// Starts a thread that no signal is delivered to: they belong to the program's threads.
-template <class Body>
-std::thread StartQuietThread(Body body) {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread(std::move(body));
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return thread;
-}
-
-// The devices that streams go by, each opened; none for TCP.
-Result<std::deque<net::RdmaLinks>> OpenRails(const CollectiveEngine::Options& options) {
-  std::deque<net::RdmaLinks> rails;
-  const std::uint32_t traffic_class = options.rdma_traffic_class;
-  const std::uint32_t service_level = options.rdma_service_level;
-  if (options.transport == GroupTransport::kTcp) {
-    if (!options.rdma_devices.empty() || traffic_class != 0 || service_level != 0)
-      return Refused("RDMA devices or QoS are given, but the transport is TCP");
-    return rails;
-  }
-  if (traffic_class > UINT8_MAX || service_level > net::RdmaQos::kServiceLevelMax)
-    return Refused("rdma_traffic_class is at most 255, rdma_service_level at most 15");
-  const net::RdmaQos qos{static_cast<std::uint8_t>(traffic_class),
-                         static_cast<std::uint8_t>(service_level)};
-  if (options.rdma_devices.empty()) rails.emplace_back("", qos);
-  for (const std::string& name : options.rdma_devices) rails.emplace_back(name, qos);
-  for (net::RdmaLinks& rail : rails) FFR_TRY(rail.Device());
-  return rails;
 }
 
 }  // namespace
@@ -96,7 +57,9 @@ struct CollectiveEngine::Impl {
         local_listener(std::move(opened_locally)),
         address(own_address.ToString()),
         wakeup(std::move(made)),
-        rails(std::move(opened_rails)) {}
+        rails(std::move(opened_rails)) {
+    if (options.carries_messages) messages.emplace();
+  }
 
   void AssertNotForked() const { FFR_ASSERT(home.is_here()); }
 
@@ -107,14 +70,20 @@ struct CollectiveEngine::Impl {
     return tuning.chunk_size_bytes != 0 ? tuning.chunk_size_bytes : options.chunk_size_bytes;
   }
   std::uint64_t ChunkSizeLocked(const Plan& plan, ReduceType type) const;
-  Completion TakeLocked(std::map<Token, Completion>::iterator done);
+  Result<void> CheckOpenLocked() const;
+  void QueueLocked(Token token, const Plan& plan, void* data, ReduceType type, ReduceOp op);
+  template <class Act>
+  Result<std::optional<Token>> OnMessages(std::uint32_t own_rank, Act act);
+  void DoLocked(const Messages::Wants& wants);
+  Result<Token> OrClosed(std::optional<Token> token);
   void Shutdown();
 
   // --- The progress thread ---
   void Run(Exchange exchange);
   bool TakeSubmitted(Exchange& exchange);
-  void Publish(const std::vector<Exchange::Ended>& finished);
-  void EndLocked(std::map<Token, bool>::iterator operation);
+  Result<void> Publish(const std::vector<Exchange::Ended>& finished);
+  Result<void> EndPartLocked();
+  Result<void> LookForMessages(const Exchange& exchange);
   void Break(const Error& why);
 
   const std::uint32_t rank;
@@ -139,31 +108,20 @@ struct CollectiveEngine::Impl {
   std::vector<Operation> submitted;
   Tuning tuning;
   Token next_token = 0;
-  std::map<Token, bool> pending;     // Submitted, not ended; whether it is a phase.
-  std::map<Token, Completion> done;  // Ended, not yet returned by Wait or WaitAny.
+  Outcomes outcomes;
+  std::optional<Messages> messages;
+  struct Part {
+    Token sequence;
+    bool is_phase;
+  };
+  std::deque<Part> parts;  // Operations that move parts of messages, oldest first.
 };
 
 // --- Setting up ----------------------------------------------------------------------------------
 
 Result<CollectiveEngine> CollectiveEngine::Create(std::uint32_t rank, std::uint32_t world_size,
                                                   const Options& options) {
-  if (world_size == 0 || world_size > kWorldSizeMax || rank >= world_size)
-    return Refused("a group cannot have rank " + std::to_string(rank) + " of " +
-                   std::to_string(world_size) + " ranks; the limit is " +
-                   std::to_string(kWorldSizeMax));
-  if (options.timeout.count() <= 0) return Refused("a collective's timeout must be above zero");
-  if (options.wire > WireType::kF16) return Refused("no such wire type");
-  if (options.streams == 0 || options.streams > kStreamsMax)
-    return Refused(std::to_string(options.streams) + " streams are not from 1 to " +
-                   std::to_string(kStreamsMax));
-  if (options.wire == WireType::kF16 && options.algorithm == Algorithm::kHalvingDoubling)
-    return Refused(
-        "halving-doubling cuts arrays anew in each step, and fp16 is scaled by chunk:"
-        " take another algorithm, or bf16");
-  if (options.chunk_size_bytes < kChunkSizeMin || options.chunk_size_bytes > kChunkSizeMax)
-    return Refused("a chunk of " + std::to_string(options.chunk_size_bytes) +
-                   " bytes is not from 64 bytes to 8 MiB");
-  if (options.transport > GroupTransport::kRdma) return Refused("no such transport");
+  FFR_TRY(CheckOptions(rank, world_size, options));
   auto rails = FFR_TRY(OpenRails(options));
   auto listener = FFR_TRY(net::TcpListener::Listen({options.listen_host, 0}));
   auto wakeup = FFR_TRY(EventFd::Make());
@@ -253,8 +211,11 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
                        .timeout = impl.options.timeout,
                        .machines = impl.machines},
                       FFR_TRY(std::move(links)), std::move(replacements), impl.counters);
-    impl.thread = StartQuietThread(
-        [&impl, moved = std::move(exchange)]() mutable { impl.Run(std::move(moved)); });
+    {
+      const QuietSignals quiet;  // Signals belong to the program's threads.
+      impl.thread = std::thread(
+          [&impl, moved = std::move(exchange)]() mutable { impl.Run(std::move(moved)); });
+    }
     // The group is whole when a first operation, over nothing, has ended.
     const Token whole = FFR_TRY(Barrier());
     FFR_TRY(Wait(whole));
@@ -271,45 +232,13 @@ Result<void> CollectiveEngine::Connect(std::span<const std::string> addresses,
   return {};
 }
 
-// All ranks take the slowest one's figures: they must choose alike.
 Result<void> CollectiveEngine::ChooseAlgorithms() {
-  // Not many more pieces than a step has of a large array.
-  const std::uint64_t size_bytes = std::clamp<std::uint64_t>(
-      16 * impl_->options.chunk_size_bytes, sizeof(std::int32_t) * impl_->world_size, 256 << 10);
-  std::vector<std::byte> probe(size_bytes);
-  // Seconds of an operation. The least of some rounds is that of an undisturbed one.
-  const auto measure = [&](Algorithm algorithm, std::uint64_t count) -> Result<double> {
-    double least_s = std::numeric_limits<double>::max();
-    for (int round = 0; round < kProbeRounds; ++round) {
-      const auto before = net::Clock::now();
-      const Token token = FFR_TRY(impl_->Submit({.algorithm = algorithm, .count = count},
-                                                probe.data(), ReduceType::kI32, ReduceOp::kMax));
-      FFR_TRY(Wait(token));
-      least_s =
-          std::min(least_s, std::chrono::duration<double>(net::Clock::now() - before).count());
-    }
-    return least_s;
-  };
-  const auto line = [&](Algorithm algorithm) -> Result<LinkCost> {
-    const double small_s = FFR_TRY(measure(algorithm, impl_->world_size));
-    const double large_s = FFR_TRY(measure(algorithm, size_bytes / sizeof(std::int32_t)));
-    return LinkCost{small_s, std::max(0.0, large_s - small_s) / static_cast<double>(size_bytes)};
-  };
-  const LinkCost ring = FFR_TRY(line(Algorithm::kRing));
-  LinkCost hierarchy;
   const bool has_hierarchy = impl_->machines.ranks_each() > 0 && impl_->machines.count() > 1;
-  if (has_hierarchy) hierarchy = FFR_TRY(line(Algorithm::kHierarchical));
-
-  // A step of the ring carries a part of the array.
-  const double steps = 2 * (impl_->world_size - 1);
-  std::array<double, 4> figures{ring.latency_s / steps, ring.byte_s / steps * impl_->world_size,
-                                hierarchy.latency_s, hierarchy.byte_s};
-  const Plan agree{.algorithm = Algorithm::kRecursiveDoubling, .count = figures.size()};
-  const Token token =
-      FFR_TRY(impl_->Submit(agree, figures.data(), ReduceType::kF64, ReduceOp::kMax));
-  FFR_TRY(Wait(token));
-  impl_->cost.link = {.latency_s = figures[0], .byte_s = figures[1]};
-  if (has_hierarchy) impl_->cost.hierarchy = {.latency_s = figures[2], .byte_s = figures[3]};
+  const auto run = [&](const Plan& plan, void* data, ReduceType type) -> Result<void> {
+    return Wait(FFR_TRY(impl_->Submit(plan, data, type, ReduceOp::kMax)));
+  };
+  impl_->cost =
+      FFR_TRY(MeasureCost(impl_->world_size, impl_->options.chunk_size_bytes, has_hierarchy, run));
   return {};
 }
 
@@ -393,57 +322,47 @@ std::uint64_t CollectiveEngine::Impl::ChunkSizeLocked(const Plan& plan, ReduceTy
 Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan, void* data,
                                                                ReduceType type, ReduceOp op) {
   AssertNotForked();
-  if (FindTraits(type) == nullptr || FindTraits(op) == nullptr)
-    return Refused("no such type or operation");
-  if (!IsNumber(type) && IsReduction(plan.collective))
-    return Refused("bytes cannot be reduced; pass a numeric type");
-  if (data == nullptr && plan.count > 0) return Refused("a collective needs an array");
-  if (plan.count > kCountMax)
-    return Refused("a collective of " + std::to_string(plan.count) +
-                   " elements; the limit is 2^44");
-  if (IsReduction(plan.collective) && !IsOffered(type, op))
-    return Refused(op == ReduceOp::kAverage
-                       ? "integers have no average; sum them and divide"
-                       : "a " + std::string(FindTraits(op)->label) + " is of integers, not of " +
-                             std::string(FindTraits(type)->label));
+  FFR_TRY(CheckOperation(plan, data, type, op));
   const std::lock_guard lock(mutex);
   if (closed) return *closed;
-  if (!is_connected) return Refused("this rank has not joined its group: call Connect() first");
-  if (pending.size() >= kOperationsMax)
-    return Error{ErrorCode::kUnavailable,
-                 std::to_string(kOperationsMax) + " operations are pending; wait for some of them"};
+  FFR_TRY(CheckOpenLocked());
   const Token token = next_token++;
   if (world_size == 1) {
     const std::int64_t now = Nanoseconds(net::Clock::now());
     counters.operations.fetch_add(1, std::memory_order_relaxed);
-    done.emplace(token, Completion{token, {}, now, now});
+    outcomes.Begin(token, false);
+    outcomes.End(token, {}, now);
     ended.notify_all();
     return token;
   }
   // Within one machine it needs no network, and a barrier next to none.
   const bool is_phase = plan.count > 0 && machines.count() > 1;
   if (is_phase) BeginPhase(PhaseKind::kCollective, plan.count * SizeOf(type));
-  pending.emplace(token, is_phase);
-  submitted.push_back(
-      {token, static_cast<std::byte*>(data), plan, type, op, ChunkSizeLocked(plan, type)});
-  wakeup.Ring();
+  outcomes.Begin(token, is_phase);
+  QueueLocked(token, plan, data, type, op);
   return token;
 }
 
-CollectiveEngine::Completion CollectiveEngine::Impl::TakeLocked(
-    std::map<Token, Completion>::iterator found) {
-  Completion completion = std::move(found->second);
-  done.erase(found);
-  return completion;
+Result<void> CollectiveEngine::Impl::CheckOpenLocked() const {
+  if (!is_connected) return Refused("this rank has not joined its group: call Connect() first");
+  if (outcomes.pending_count() < kOperationsMax) return {};
+  return Error{ErrorCode::kUnavailable,
+               std::to_string(kOperationsMax) + " operations are pending; wait for some of them"};
+}
+
+void CollectiveEngine::Impl::QueueLocked(Token token, const Plan& plan, void* data, ReduceType type,
+                                         ReduceOp op) {
+  submitted.push_back(
+      {token, static_cast<std::byte*>(data), plan, type, op, ChunkSizeLocked(plan, type)});
+  wakeup.Ring();
 }
 
 Result<void> CollectiveEngine::Wait(Token token) {
   impl_->AssertNotForked();
   std::unique_lock lock(impl_->mutex);
   for (;;) {
-    if (const auto found = impl_->done.find(token); found != impl_->done.end())
-      return impl_->TakeLocked(found).outcome;
-    if (!impl_->pending.contains(token))
+    if (auto completion = impl_->outcomes.Take(token)) return std::move(completion->outcome);
+    if (!impl_->outcomes.IsPending(token))
       return Refused("operation " + std::to_string(token) +
                      " was never submitted, or its outcome has been returned already");
     impl_->ended.wait(lock);
@@ -455,12 +374,14 @@ Result<CollectiveEngine::Completion> CollectiveEngine::WaitAny(std::chrono::mill
   const auto deadline = net::Clock::now() + timeout;
   std::unique_lock lock(impl_->mutex);
   for (;;) {
-    if (!impl_->done.empty()) return impl_->TakeLocked(impl_->done.begin());
+    if (auto completion = impl_->outcomes.TakeAny()) return *std::move(completion);
     // Whatever ended the group before: nothing will end any more.
-    if (impl_->is_shut_down && impl_->pending.empty())
-      return Error{ErrorCode::kUnavailable, impl_->closed->message};
-    if (WaitUntil(impl_->ended, lock, deadline) == std::cv_status::timeout && impl_->done.empty() &&
-        !(impl_->is_shut_down && impl_->pending.empty())) {
+    const auto is_over = [&] {
+      return impl_->is_shut_down && impl_->outcomes.pending_count() == 0;
+    };
+    if (is_over()) return Error{ErrorCode::kUnavailable, impl_->closed->message};
+    if (WaitUntil(impl_->ended, lock, deadline) == std::cv_status::timeout && !is_over()) {
+      if (auto completion = impl_->outcomes.TakeAny()) return *std::move(completion);
       return Error{ErrorCode::kDeadlineExceeded, "no collective operation ended within " +
                                                      std::to_string(timeout.count()) + " ms"};
     }
@@ -494,7 +415,7 @@ std::vector<CollectiveEngine::Event> CollectiveEngine::events() const {
 
 Result<void> CollectiveEngine::Tune(const Tuning& tuning) {
   const Options& options = impl_->options;
-  if (tuning.chunk_size_bytes != 0 && (tuning.chunk_size_bytes < kChunkSizeMin ||
+  if (tuning.chunk_size_bytes != 0 && (tuning.chunk_size_bytes < kGroupChunkSizeMin ||
                                        tuning.chunk_size_bytes > options.chunk_size_bytes))
     return Refused("chunks of " + std::to_string(tuning.chunk_size_bytes) +
                    " bytes are not from 64 bytes to the group's " +
@@ -509,6 +430,90 @@ Result<void> CollectiveEngine::Tune(const Tuning& tuning) {
   return {};
 }
 
+// --- Messages ------------------------------------------------------------------------------------
+
+// `act` takes whether the group is open, and returns a token, or none if there can be none.
+template <class Act>
+Result<std::optional<CollectiveEngine::Token>> CollectiveEngine::Impl::OnMessages(
+    std::uint32_t own_rank, Act act) {
+  AssertNotForked();
+  if (!messages || rank != own_rank)
+    return Refused("rank 0 of a group that carries messages sends them, and rank 1 receives them");
+  const std::lock_guard lock(mutex);
+  FFR_TRY(CheckOpenLocked());
+  Messages::Wants wants;
+  const std::optional<Token> token = act(!closed, wants);
+  if (token) outcomes.BeginQuietly(*token);
+  DoLocked(wants);
+  return token;
+}
+
+void CollectiveEngine::Impl::DoLocked(const Messages::Wants& wants) {
+  for (const Messages::Part& part : wants.parts) {
+    const bool is_phase = part.is_phase && machines.count() > 1;
+    if (is_phase) BeginPhase(PhaseKind::kPointToPoint, part.size_bytes);
+    parts.push_back({next_token++, is_phase});
+    const Plan plan{.collective = Collective::kBroadcast, .count = part.size_bytes};
+    QueueLocked(parts.back().sequence, plan, part.data, ReduceType::kBytes, ReduceOp::kSum);
+  }
+  const std::int64_t now = Nanoseconds(net::Clock::now());
+  for (const Messages::Ended& each : wants.ended) outcomes.End(each.token, each.failure, now);
+  if (!wants.ended.empty()) ended.notify_all();
+}
+
+Result<CollectiveEngine::Token> CollectiveEngine::Send(const void* data, std::uint64_t size_bytes,
+                                                       std::int64_t tag) {
+  if (size_bytes > kCountMax) return Refused("a message of more than 2^44 bytes");
+  const auto token = FFR_TRY(impl_->OnMessages(0, [&](bool is_open, Messages::Wants& wants) {
+    return is_open ? std::optional(impl_->messages->Send(static_cast<const std::byte*>(data),
+                                                         size_bytes, tag, wants))
+                   : std::nullopt;
+  }));
+  return impl_->OrClosed(token);
+}
+
+Result<CollectiveEngine::Token> CollectiveEngine::Receive(void* data, std::uint64_t size_bytes,
+                                                          std::int64_t tag) {
+  const auto token = FFR_TRY(impl_->OnMessages(1, [&](bool is_open, Messages::Wants& wants) {
+    auto* const place = static_cast<std::byte*>(data);
+    return is_open ? std::optional(impl_->messages->Receive(place, size_bytes, tag, wants))
+                   : impl_->messages->ReceiveKept(place, size_bytes, tag, wants);
+  }));
+  return impl_->OrClosed(token);
+}
+
+Result<std::optional<CollectiveEngine::Token>> CollectiveEngine::ReceiveKept(
+    void* data, std::uint64_t size_bytes, std::int64_t tag) {
+  return impl_->OnMessages(1, [&](bool, Messages::Wants& wants) {
+    return impl_->messages->ReceiveKept(static_cast<std::byte*>(data), size_bytes, tag, wants);
+  });
+}
+
+Result<CollectiveEngine::Token> CollectiveEngine::Probe(std::int64_t tag) {
+  const auto token = FFR_TRY(impl_->OnMessages(1, [&](bool is_open, Messages::Wants& wants) {
+    impl_->wakeup.Ring();  // The sender may have begun to send.
+    return is_open || impl_->messages->HasKept(tag)
+               ? std::optional(impl_->messages->Probe(tag, wants))
+               : std::nullopt;
+  }));
+  return impl_->OrClosed(token);
+}
+
+Result<CollectiveEngine::Token> CollectiveEngine::Impl::OrClosed(std::optional<Token> token) {
+  if (token) return *token;
+  const std::lock_guard lock(mutex);
+  return *closed;
+}
+
+Result<void> CollectiveEngine::Announce(Token token) {
+  const std::lock_guard lock(impl_->mutex);
+  if (!impl_->outcomes.Announce(token))
+    return Refused("message " + std::to_string(token) +
+                   " is none, or its outcome has been returned already");
+  impl_->ended.notify_all();
+  return {};
+}
+
 // --- The progress thread -------------------------------------------------------------------------
 
 void CollectiveEngine::Impl::Run(Exchange exchange) {
@@ -517,17 +522,17 @@ void CollectiveEngine::Impl::Run(Exchange exchange) {
   std::vector<Exchange::Ended> finished;
   while (TakeSubmitted(exchange)) {
     finished.clear();
-    const auto advanced = exchange.Advance(finished);
-    Publish(finished);
-    Result<void> waited;
-    if (advanced && finished.empty()) {
-      waited = exchange.Wait(wakeup.fd());
+    auto outcome = exchange.Advance(finished);
+    const auto published = Publish(finished);
+    if (outcome) outcome = published;
+    if (outcome && messages) outcome = LookForMessages(exchange);
+    if (outcome && finished.empty()) {
+      outcome = exchange.Wait(wakeup.fd());
       wakeup.Clear();
     }
-    if (!advanced || !waited) {
-      const Error& why = advanced ? waited.error() : advanced.error();
-      exchange.Close(why);
-      Break(why);
+    if (!outcome) {
+      exchange.Close(outcome.error());
+      Break(outcome.error());
       return;
     }
   }
@@ -543,33 +548,51 @@ bool CollectiveEngine::Impl::TakeSubmitted(Exchange& exchange) {
   return !is_shut_down;
 }
 
-void CollectiveEngine::Impl::Publish(const std::vector<Exchange::Ended>& finished) {
-  if (finished.empty()) return;
+Result<void> CollectiveEngine::Impl::Publish(const std::vector<Exchange::Ended>& finished) {
+  if (finished.empty()) return {};
   const std::int64_t now = Nanoseconds(net::Clock::now());
   const std::lock_guard lock(mutex);
   for (const auto& [sequence, began] : finished) {
-    EndLocked(pending.find(sequence));
-    done.emplace(sequence, Completion{sequence, {}, Nanoseconds(began), now});
+    if (!parts.empty() && parts.front().sequence == sequence)
+      FFR_TRY(EndPartLocked());
+    else
+      outcomes.End({sequence, {}, Nanoseconds(began), now});
   }
   ended.notify_all();
+  return {};
 }
 
-void CollectiveEngine::Impl::EndLocked(std::map<Token, bool>::iterator operation) {
-  if (operation->second) EndPhase(PhaseKind::kCollective);
-  pending.erase(operation);
+Result<void> CollectiveEngine::Impl::EndPartLocked() {
+  if (parts.front().is_phase) EndPhase(PhaseKind::kPointToPoint);
+  parts.pop_front();
+  Messages::Wants wants;
+  FFR_TRY(messages->PartEnded(wants));
+  DoLocked(wants);
+  return {};
+}
+
+// A receiver that is probed asks for what its sender has begun to send.
+Result<void> CollectiveEngine::Impl::LookForMessages(const Exchange& exchange) {
+  const std::lock_guard lock(mutex);
+  if (!messages->has_probes()) return {};
+  if (const Error* const gone = exchange.AllGone()) return *gone;
+  Messages::Wants wants;
+  if (exchange.IsAwaited()) messages->PeerSends(wants);
+  DoLocked(wants);
+  return {};
 }
 
 // Ends all that is pending with `why`. Requires that nothing moves bytes any more.
 void CollectiveEngine::Impl::Break(const Error& why) {
   const std::int64_t now = Nanoseconds(net::Clock::now());
   const std::lock_guard lock(mutex);
-  if (!closed)
-    closed = Error{why.code, "the collective group is closed: " + why.message, why.system_errno};
-  while (!pending.empty()) {
-    const Token token = pending.begin()->first;
-    EndLocked(pending.begin());
-    done.emplace(token, Completion{token, why, now, now});
-  }
+  const std::string before = messages ? "" : "the collective group is closed: ";
+  if (!closed) closed = Error{why.code, before + why.message, why.system_errno};
+  outcomes.EndAll(why, now);
+  for (const Part& part : parts)
+    if (part.is_phase) EndPhase(PhaseKind::kPointToPoint);
+  parts.clear();
+  if (messages) messages->Stop();
   submitted.clear();
   ended.notify_all();
 }

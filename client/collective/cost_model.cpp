@@ -1,14 +1,20 @@
 #include "client/collective/cost_model.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <chrono>
+#include <limits>
 #include <vector>
 
 #include "libffrecord/base/assert.h"
+#include "libffrecord/base/clock.h"
 
 namespace ffrecord::client {
 namespace {
 
+// Rounds of each probe by which a group learns what the network costs.
+constexpr int kProbeRounds = 5;
 // Adding two arrays in memory, each of their bytes: measured as 6 to 10 GB/s on one core.
 constexpr double kReduceByteS = 0.12e-9;
 // The cost to the processor of a further message of the same step, in latencies. An assumption: it
@@ -82,6 +88,42 @@ Algorithm CheapestBroadcast(std::uint32_t world_size, std::uint64_t size_bytes,
   const double doublings = std::bit_width(world_size - 1);
   const double cube = doublings * (link.latency_s + bytes * link.byte_s);
   return cube <= ring ? Algorithm::kRecursiveDoubling : Algorithm::kRing;
+}
+
+Result<GroupCost> MeasureCost(std::uint32_t world_size, std::uint64_t chunk_size_bytes,
+                              bool has_hierarchy, const RunMaximum& run) {
+  // Not many more pieces than a step has of a large array.
+  const std::uint64_t size_bytes = std::clamp<std::uint64_t>(
+      16 * chunk_size_bytes, sizeof(std::int32_t) * world_size, 256 << 10);
+  std::vector<std::byte> probe(size_bytes);
+  // Seconds of an operation. The least of some rounds is that of an undisturbed one.
+  const auto measure = [&](Algorithm algorithm, std::uint64_t count) -> Result<double> {
+    double least_s = std::numeric_limits<double>::max();
+    for (int round = 0; round < kProbeRounds; ++round) {
+      const auto before = Clock::now();
+      FFR_TRY(run({.algorithm = algorithm, .count = count}, probe.data(), ReduceType::kI32));
+      least_s = std::min(least_s, std::chrono::duration<double>(Clock::now() - before).count());
+    }
+    return least_s;
+  };
+  const auto line = [&](Algorithm algorithm) -> Result<LinkCost> {
+    const double small_s = FFR_TRY(measure(algorithm, world_size));
+    const double large_s = FFR_TRY(measure(algorithm, size_bytes / sizeof(std::int32_t)));
+    return LinkCost{small_s, std::max(0.0, large_s - small_s) / static_cast<double>(size_bytes)};
+  };
+  const LinkCost ring = FFR_TRY(line(Algorithm::kRing));
+  LinkCost hierarchy;
+  if (has_hierarchy) hierarchy = FFR_TRY(line(Algorithm::kHierarchical));
+
+  // A step of the ring carries a part of the array.
+  const double steps = 2 * (world_size - 1);
+  std::array<double, 4> figures{ring.latency_s / steps, ring.byte_s / steps * world_size,
+                                hierarchy.latency_s, hierarchy.byte_s};
+  const Plan agree{.algorithm = Algorithm::kRecursiveDoubling, .count = figures.size()};
+  FFR_TRY(run(agree, figures.data(), ReduceType::kF64));
+  GroupCost cost{.link = {.latency_s = figures[0], .byte_s = figures[1]}};
+  if (has_hierarchy) cost.hierarchy = {.latency_s = figures[2], .byte_s = figures[3]};
+  return cost;
 }
 
 }  // namespace ffrecord::client

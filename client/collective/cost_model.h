@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+
+#include <ffrecord/result.h>
 
 #include "client/collective/schedule.h"
 
@@ -23,6 +26,13 @@ struct GroupCost {
   bool is_one_machine = false;  // All links are shared memory.
   bool allows_halving = true;   // By halving-doubling.
 };
+
+// Measures the cost of the network by all-reduces of a few sizes. All ranks call it at the same
+// point, and have the slowest one's figures. `run` takes the maximum of an array over all ranks by
+// a plan, and waits for that.
+using RunMaximum = std::function<Result<void>(const Plan& plan, void* data, ReduceType type)>;
+Result<GroupCost> MeasureCost(std::uint32_t world_size, std::uint64_t chunk_size_bytes,
+                              bool has_hierarchy, const RunMaximum& run);
 
 // Seconds that an all-reduce of so many bytes takes by that algorithm. Requires one machine, or
 // `hierarchy`, for the hierarchical one.

@@ -37,6 +37,11 @@ class Exchange {
   // all others: the group is broken. It names the rank to blame where one is known.
   Result<void> Advance(std::vector<Ended>& ended);
 
+  // Whether another rank is at an operation that was not submitted here.
+  bool IsAwaited() const { return machine_->IsAwaited(); }
+  // Why nothing comes from any rank any more; null while something may.
+  const Error* AllGone() const { return machine_->AllGone(); }
+
   // Waits until there may be something to advance, or `wake_fd` is readable.
   Result<void> Wait(int wake_fd);
 

@@ -210,7 +210,6 @@ void ExchangeMachine::TellWaiting(Step& step) {
   for (PeerStreams& peer : peers_) peer.SendWaiting(step, blamed);
 }
 
-// Whether another rank is at an operation that was not submitted here.
 bool ExchangeMachine::IsAwaited() const {
   return operations_.empty() && !operations_.has_submitted() && arrivals_.HasWaiting();
 }

@@ -83,6 +83,12 @@ class ExchangeMachine {
   // When it wants a Tick at the latest.
   Time NextTime() const;
 
+  // Whether another rank is at an operation that was not submitted here.
+  bool IsAwaited() const;
+  // Why nothing comes from any rank any more, and all that came is placed; null while something
+  // may.
+  const Error* AllGone() const { return arrivals_.AllGone(); }
+
   const PeerStreams& peer(std::size_t index) const { return peers_[index]; }
   bool IsHeld(std::size_t link) const { return arrivals_.IsHeld(link); }
 
@@ -111,7 +117,6 @@ class ExchangeMachine {
   void LookForSilence(Step& step);
   bool Owes(const PeerStreams& peer);
   bool AwaitsTaken() const;
-  bool IsAwaited() const;
   const ActiveOperation* oldest() const {
     return operations_.empty() ? nullptr : &operations_.oldest();
   }

@@ -20,6 +20,9 @@ namespace {
 // How often a thread with a signal tries to hand it over. Those that hold the mutex hold it for a
 // fraction of a microsecond, unless the kernel stops them.
 constexpr int kTries = 20;
+// A signal that releases nobody stays in the ring until a sender asks, for the pacer has left the
+// processor's cache after a pause; but so many do not wait there.
+constexpr std::uint64_t kSignalsLeft = 32;
 // A signal that could not be handed over is found by those that wait within this time.
 constexpr std::chrono::milliseconds kLook{5};
 // No signal wakes a Turn: it looks so often.
@@ -29,12 +32,21 @@ constexpr std::chrono::milliseconds kTurnLook{1};
 // parent's.
 std::atomic<std::uint64_t> g_pacers{0};
 
+class Gate;
+// The gate that signals go to; null while pacing is off. One load: each step from pointer to
+// pointer would cost a training thread the time that memory takes, for nothing is in its cache
+// after a pause. In a forked child it is the parent's gate until the child has one, and holds
+// nobody.
+std::atomic<Gate*> g_signalled{nullptr};
+
 class Gate {
  public:
   static Gate& Process() {
     // Never destroyed: threads may send while the process exits.
     static auto* const gate = new PerProcess<Gate>([] {
-      g_is_on.store(false, std::memory_order_relaxed);  // A child's, until it turns it on.
+      // A child's, until it turns it on.
+      g_is_on.store(false, std::memory_order_relaxed);
+      g_signalled.store(nullptr, std::memory_order_relaxed);
       return new Gate;
     });
     return gate->Get();
@@ -48,12 +60,14 @@ class Gate {
     pacer_.emplace(options, Clock::now());
     generation_ = ++g_pacers;
     g_is_on.store(true, std::memory_order_relaxed);
+    g_signalled.store(this, std::memory_order_release);
     changed_.notify_all();
   }
 
   void Stop() {
     const std::lock_guard lock(mutex_);
     g_is_on.store(false, std::memory_order_relaxed);
+    g_signalled.store(nullptr, std::memory_order_relaxed);
     if (!pacer_) return;
     TakeSignals();
     last_counters_ = pacer_->counters();
@@ -77,7 +91,14 @@ class Gate {
   }
 
   void Send(const Signal& signal) noexcept {
-    if (!ring_.Push(signal)) lost_.fetch_add(1, std::memory_order_relaxed);
+    const auto place = ring_.Push(signal);
+    if (!place) lost_.fetch_add(1, std::memory_order_relaxed);
+    // Either this sees a sender that waits, or that sender sees the signal.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const bool may_release =
+        signal.what == Signal::What::kEnd || signal.what == Signal::What::kQueue;
+    const bool is_awaited = may_release && waiting_.load(std::memory_order_relaxed) > 0;
+    if (!is_awaited && place && (*place + 1) % kSignalsLeft != 0) return;
     for (int tries = 0; tries < kTries; ++tries) {
       if (!mutex_.try_lock()) continue;
       TakeSignals();
@@ -96,7 +117,8 @@ class Gate {
     request.asked = Clock::now();
     std::uint64_t generation = generation_;
     std::uint64_t round = round_;
-    ++waiting_;
+    waiting_.fetch_add(1);
+    std::atomic_thread_fence(std::memory_order_seq_cst);  // As in Send().
     std::uint64_t passed = 0;
     while (passed == 0) {
       TakeSignals();
@@ -118,7 +140,7 @@ class Gate {
       (void)patience.IsOver();
       lock.lock();
     }
-    --waiting_;
+    waiting_.fetch_sub(1);
     if (pacer_ && generation == generation_) pacer_->Abandon(request);
     if (waiting_ > 0 && announced_ != round_) {
       announced_ = round_;
@@ -179,6 +201,7 @@ class Gate {
 
   SignalRing ring_;
   std::atomic<std::uint64_t> lost_{0};
+  std::atomic<std::size_t> waiting_{0};     // Threads in AwaitPart().
   std::atomic<std::size_t> low_queues_{0};  // Known also while pacing is off.
 
   std::mutex mutex_;
@@ -186,14 +209,13 @@ class Gate {
   std::optional<Pacer> pacer_;  // None: off.
   PacingCounters last_counters_;
   std::uint64_t generation_ = 0;  // Number of the pacer.
-  std::size_t waiting_ = 0;
-  std::uint64_t round_ = 0;      // Counts signals that may let somebody go, and which of them
-  std::uint64_t announced_ = 0;  // all that wait have had a notice.
+  std::uint64_t round_ = 0;       // Counts signals that may let somebody go, and which of them
+  std::uint64_t announced_ = 0;   // all that wait have had a notice.
 };
 
 void Send(Signal::What what, PhaseKind kind, std::uint64_t size_bytes) noexcept {
-  if (!IsOn()) return;
-  Gate::Process().Send({what, kind, size_bytes, Clock::now()});
+  Gate* const gate = g_signalled.load(std::memory_order_acquire);
+  if (gate != nullptr) gate->Send({what, kind, size_bytes, Clock::now()});
 }
 
 }  // namespace

@@ -34,18 +34,19 @@ class SignalRing {
       slots_[i].turn.store(i, std::memory_order_relaxed);
   }
 
-  bool Push(const Signal& signal) noexcept {
+  // How many were pushed before; none if it is full.
+  std::optional<std::uint64_t> Push(const Signal& signal) noexcept {
     std::uint64_t place = end_.load(std::memory_order_relaxed);
     for (;;) {
       Slot& slot = slots_[place % kSlotCount];
       const std::uint64_t turn = slot.turn.load(std::memory_order_acquire);
-      if (turn < place) return false;  // It still has the signal of a round before.
+      if (turn < place) return std::nullopt;  // It still has the signal of a round before.
       if (turn > place) {
         place = end_.load(std::memory_order_relaxed);
       } else if (end_.compare_exchange_weak(place, place + 1, std::memory_order_relaxed)) {
         slot.signal = signal;
         slot.turn.store(place + 1, std::memory_order_release);
-        return true;
+        return place;
       }
     }
   }

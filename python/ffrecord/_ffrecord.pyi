@@ -841,6 +841,7 @@ class CollectiveEngine:
         rdma_devices: Sequence[str] = (),
         rdma_traffic_class: int = 0,
         rdma_service_level: int = 0,
+        carries_messages: bool = False,
     ) -> None: ...
     @property
     def address(self) -> str: ...
@@ -851,6 +852,15 @@ class CollectiveEngine:
     def all_gather(self, address: int, count: int, dtype: str) -> int: ...
     def broadcast(self, address: int, count: int, dtype: str, root: int) -> int: ...
     def barrier(self) -> int: ...
+    def send(self, address: int, size_bytes: int, tag: int) -> int:
+        """Start a message, in a group that carries them; `wait` for its token, or `announce`."""
+    def receive(self, address: int, size_bytes: int, tag: int) -> int: ...
+    def receive_kept(self, address: int, size_bytes: int, tag: int) -> int | None:
+        """Receive a message that has come, or has begun to; None if there is none."""
+    def probe(self, tag: int) -> int:
+        """Ends when `receive_kept` has a message to take."""
+    def announce(self, token: int) -> None:
+        """Let `wait_any` return that message, too."""
     def wait(self, token: int) -> None: ...
     def wait_any(self, timeout_s: float) -> tuple[int, Exception | None, int, int] | None:
         """Token, error, began and ended (time.monotonic_ns) of an operation that has ended."""

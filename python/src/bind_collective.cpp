@@ -112,6 +112,40 @@ void BindOperations(py::class_<CollectiveEngine>& engine_class) {
       .def("barrier", [](CollectiveEngine& engine) { return ValueOrRaise(engine.Barrier()); });
 }
 
+// Binds messages: of the `size_bytes` bytes at `address`; each method returns a token.
+void BindMessages(py::class_<CollectiveEngine>& engine_class) {
+  engine_class
+      .def(
+          "send",
+          [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t size_bytes,
+             std::int64_t tag) { return ValueOrRaise(engine.Send(At(address), size_bytes, tag)); },
+          py::arg("address"), py::arg("size_bytes"), py::arg("tag"))
+      .def(
+          "receive",
+          [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t size_bytes,
+             std::int64_t tag) {
+            return ValueOrRaise(engine.Receive(At(address), size_bytes, tag));
+          },
+          py::arg("address"), py::arg("size_bytes"), py::arg("tag"))
+      .def(
+          "receive_kept",
+          [](CollectiveEngine& engine, std::uintptr_t address, std::uint64_t size_bytes,
+             std::int64_t tag) {
+            return ValueOrRaise(engine.ReceiveKept(At(address), size_bytes, tag));
+          },
+          py::arg("address"), py::arg("size_bytes"), py::arg("tag"))
+      .def(
+          "probe",
+          [](CollectiveEngine& engine, std::int64_t tag) {
+            return ValueOrRaise(engine.Probe(tag));
+          },
+          py::arg("tag"))
+      .def(
+          "announce",
+          [](CollectiveEngine& engine, std::uint64_t token) { OkOrRaise(engine.Announce(token)); },
+          py::arg("token"));
+}
+
 void Connect(CollectiveEngine& engine, const std::vector<std::string>& addresses,
              const std::string& secret) {
   std::array<std::byte, 16> bytes{};
@@ -157,7 +191,7 @@ void BindCollective(py::module_& module) {
                        const std::optional<std::string>& algorithm, std::string_view wire,
                        bool shares_memory, std::uint16_t streams, std::string_view transport,
                        std::vector<std::string> rdma_devices, std::uint32_t rdma_traffic_class,
-                       std::uint32_t rdma_service_level) {
+                       std::uint32_t rdma_service_level, bool carries_messages) {
              CollectiveEngine::Options options{
                  .listen_host = std::move(listen_host),
                  .timeout = timeout.value,
@@ -168,7 +202,8 @@ void BindCollective(py::module_& module) {
                  .transport = Named(kTransports, transport, "transport"),
                  .rdma_devices = std::move(rdma_devices),
                  .rdma_traffic_class = rdma_traffic_class,
-                 .rdma_service_level = rdma_service_level};
+                 .rdma_service_level = rdma_service_level,
+                 .carries_messages = carries_messages};
              if (algorithm) options.algorithm = Named(kAlgorithms, *algorithm, "algorithm");
              return ValueOrRaise(CollectiveEngine::Create(rank, world_size, options));
            }),
@@ -176,7 +211,8 @@ void BindCollective(py::module_& module) {
            py::arg("timeout_s"), py::arg("chunk_size_bytes"), py::arg("algorithm") = py::none(),
            py::arg("wire") = "exact", py::arg("shares_memory") = true, py::arg("streams") = 1,
            py::arg("transport") = "tcp", py::arg("rdma_devices") = std::vector<std::string>(),
-           py::arg("rdma_traffic_class") = 0, py::arg("rdma_service_level") = 0)
+           py::arg("rdma_traffic_class") = 0, py::arg("rdma_service_level") = 0,
+           py::arg("carries_messages") = false)
       .def_property_readonly("address", &CollectiveEngine::address)
       .def(
           "connect",
@@ -196,6 +232,7 @@ void BindCollective(py::module_& module) {
       .def("events", &Events)
       .def("stats", &Stats);
   BindOperations(engine_class);
+  BindMessages(engine_class);
 }
 
 }  // namespace ffrecord::python

@@ -14,6 +14,7 @@ import pytest
 import ffrecord
 from daemon import Daemon
 from eventually import eventually
+from ffrecord import runtime
 from ffrecord._base import recording
 from ffrecord._profile import files, watchdog
 
@@ -66,3 +67,30 @@ def test_reads_name_their_daemon_and_what_was_not_answered_is_unfinished(
 def _unfinished(path: str) -> files.Process | None:
     found = files.read(path)
     return found if len(found.unfinished) else None
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shm"])
+@pytest.mark.parametrize("is_paced", [False, True])
+def test_the_bytes_of_an_upload_are_in_the_profile_when_they_leave(
+    transport: str, is_paced: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "train.ffr"
+    with ffrecord.Writer(path) as writer:
+        writer.write(bytes(3_000_000))
+    if is_paced:
+        runtime.start_pacing()
+    try:
+        with Daemon(tmp_path / "data") as daemon:
+            profile = recording.begin(str(tmp_path / "run"))
+            ffrecord.publish(path, f"ffrecord://{daemon.listen}/a?transport={transport}")
+            recording.end()
+            found = files.read(profile)
+    finally:
+        recording.end()
+        runtime.stop_pacing()
+    uploads = found.events[found.events["kind"] == recording.UPLOAD]
+    assert {found.name(event) for event in uploads} == {daemon.listen}
+    assert sum(uploads["size_bytes"].tolist()) == path.stat().st_size
+    if is_paced and transport == "tcp":
+        assert max(uploads["size_bytes"].tolist()) <= 256 << 10
+    assert (uploads["end_ns"] >= uploads["begin_ns"]).all()

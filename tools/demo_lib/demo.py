@@ -2,8 +2,9 @@
 
 (a) packs the Debian package openclipart-png, (b) verifies the file, (c) trains two ranks for an
 epoch from the file and one from a daemon, (d) does it again, killed in the middle and resumed, and
-compares, (e) measures random batches against the same pictures read one by one, (f) writes
-report.json and report.html. Everything is kept in build/demo.
+compares, (e) profiles a short run that saves to the daemon beside its collectives, (f) measures
+random batches against the same pictures read one by one, (g) writes report.json and report.html.
+Everything is kept in build/demo.
 """
 
 import contextlib
@@ -37,6 +38,10 @@ CHECKPOINT_EVERY = 20
 KILL_AFTER_STEP = 52  # Between two checkpoints, in the middle of the first epoch.
 PIXELS_MAX = 8_000_000  # 18 pictures have more, up to 600 million: not for a thumbnail's sake.
 WAIT_S = 600.0
+# Few steps, and all the same enough that one of them has a save beside it.
+PROFILED_STEPS, PROFILED_CHECKPOINT_EVERY = 30, 8
+LAUNCHER = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+LAUNCHER += [f"--nproc-per-node={WORLD_SIZE}"]
 
 
 class Failure(Exception):
@@ -233,8 +238,7 @@ def train(
     logs = [BUILD / "logs" / f"{name}-rank{rank}.jsonl" for rank in range(WORLD_SIZE)]
     for log in logs:
         log.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={WORLD_SIZE}", str(HERE / "train.py"), *sources]
+    command = [*LAUNCHER, str(HERE / "train.py"), *sources]
     command += ["--classes", str(classes), "--checkpoints", str(checkpoints)]
     command += ["--every", str(CHECKPOINT_EVERY)]
     command += ["--events", str(BUILD / "logs" / f"{name}-rankRANK.jsonl")]
@@ -274,6 +278,20 @@ def train(
     if (code == 0) != (kill_after is None):
         raise Failure(f"training run {name} ended with exit code {code}: see {output.name}")
     return Run(name, [read_log(log) for log in logs])
+
+
+def profile(source: str, classes: int, checkpoints: str) -> str:
+    """Profile a short run; return what held it up, and a step with a save in its gaps."""
+    folder = BUILD / "profile"
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [*LAUNCHER, str(HERE / "profiled_train.py"), source]
+    command += ["--classes", str(classes), "--checkpoints", checkpoints]
+    command += ["--steps", str(PROFILED_STEPS), "--every", str(PROFILED_CHECKPOINT_EVERY)]
+    # Its signal reaches the launcher, which ends the ranks.
+    bounded = ["timeout", f"{WAIT_S:.0f}", "env", "OMP_NUM_THREADS=1", "PYTHONWARNINGS=ignore"]
+    run(*bounded, "ffrecord", "prof", "--out", folder, "--", *command)
+    page = ["--html", str(BUILD / "profile.html"), "--overwrite"]
+    return run("ffrecord", "why", folder, "--timeline", *page)
 
 
 def compare(whole: Run, killed: Run, resumed: Run) -> dict[str, Any]:
@@ -360,6 +378,10 @@ def main() -> int:
             )
         with timed("resumed run"):
             resumed = train("resumed", sources, len(topics), runs / "killed", resume=True)
+        with timed("profiled run"):
+            # Over TCP, as between machines: within one, saves go through shared memory.
+            saves = f"{address}/runs/profiled?transport=tcp"
+            profiled = profile(f"{remote}?transport=tcp", len(topics), saves)
         with timed("measurements"):
             run("ffrecord", "publish", packed, f"{address}/all")
             throughput = measure.compare(packed, folder, f"{address}/all")
@@ -382,6 +404,7 @@ def main() -> int:
         "timeline": report.timeline(whole, killed, resumed),
         "stalls": report.stalls(whole),
         "overlap": report.overlap(whole, WORLD_SIZE),
+        "profile": profiled.splitlines(),
         "seconds": times | {"all": time.monotonic() - begin},
     }
     (BUILD / "report.json").write_text(json.dumps(found, indent=2) + "\n")

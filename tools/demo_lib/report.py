@@ -125,7 +125,7 @@ def mebibytes(size_bytes: float) -> str:
 
 
 def summary(found: dict[str, Any], folder: pathlib.Path) -> str:
-    """Sum the demo up in about fifteen lines."""
+    """Sum the demo up in about fifteen lines, and show a step and the verdict on it."""
     resume, speed = found["resume"], found["throughput"]
     rate, training = speed["images_per_s"], found["training_images_per_s"]
     seconds = found["seconds"]
@@ -159,6 +159,10 @@ def summary(found: dict[str, Any], folder: pathlib.Path) -> str:
         f"               daemon {count(rate['daemon_warm'])} images/s on this machine",
         f"took           {seconds['all']:.0f} s",
         f"report         {folder / 'report.html'}",
+        "",
+        "a profiled run that saves beside its collectives:",
+        *found["profile"],
+        f"its page       {folder / 'profile.html'}",
     ]
     return "\n".join(lines)
 
@@ -390,6 +394,13 @@ def html(found: dict[str, Any], packed: pathlib.Path) -> str:
             "way lay before the slower rank had computed its last one. A rank that waits longer "
             "waits for the other to compute.",
             overlap_chart(found),
+        ),
+        section(
+            "Profile of a step",
+            "A short run under ffrecord prof: records come from the daemon, saves go to it, and "
+            "pacing keeps their bytes in the gaps between the collectives. "
+            '<a href="profile.html">Its page</a> has the whole timeline.',
+            f"<pre>{markup.escape(chr(10).join(found['profile']))}</pre>",
         ),
         section(
             "Throughput",

@@ -30,6 +30,7 @@ enum class ProfileKind : std::uint16_t {
   kTransfer = 37,  // A batch crosses processes, or goes to a device.
   kStage = 38,     // Tensors are copied for a save.
   kSubmit = 39,    // The order is computed, requests are made.
+  kUpload = 40,    // A part of an upload goes to a daemon. `first`: pacing has held it before, us.
 };
 inline constexpr std::uint16_t kProfileFineKinds = 32;  // From here on.
 

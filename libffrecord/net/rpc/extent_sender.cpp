@@ -45,33 +45,39 @@ Result<std::span<std::byte>> ExtentSender::Room() {
 
 Result<void> ExtentSender::Send(std::span<const std::byte> piece) {
   if (is_pulled()) return SendPulled(piece);
-  return pace::IsOn() ? SendPaced(piece) : SendPayload(piece);
+  return pace::IsOn() ? SendPaced(piece) : SendPayload(piece, {});
 }
 
 Result<void> ExtentSender::SendPaced(std::span<const std::byte> piece) {
   LimitUnsent(*connection_.endpoint(), kUnsentSizeMax);
   while (!piece.empty()) {
+    const auto asked = Clock::now();
     const std::uint64_t part = pace::AwaitPart(TrafficClass::kCheckpoint, piece.size(),
                                                pace::kLeastPartBytes, held_until_);
-    FFR_TRY(SendPayload(piece.first(part)));
+    FFR_TRY(SendPayload(piece.first(part), Clock::now() - asked));
     piece = piece.subspan(part);
   }
   return {};
 }
 
-Result<void> ExtentSender::SendPayload(std::span<const std::byte> piece) {
+Result<void> ExtentSender::SendPayload(std::span<const std::byte> piece, Clock::duration held) {
+  const ProfiledSpan span;
   FFR_TRY(connection_.Send(FrameType::kPutData, PutData{id_, sent_bytes_}.Encode(), {&piece, 1}));
   FFR_TRY(connection_.Flush(deadline_));
   sent_bytes_ += piece.size();
+  Profile(span, piece.size(), held);
   return {};
 }
 
 Result<void> ExtentSender::SendPulled(std::span<const std::byte> piece) {
   FFR_ASSERT(under_way_.size() < Connection::kUploadPieceCount &&
              piece.size() <= Connection::kUploadPieceBytes);
+  const auto asked = Clock::now();
   // Within a machine it needs no link.
   if (pace::IsOn() && connection_.remote_memory() != nullptr)
     pace::AwaitPart(TrafficClass::kCheckpoint, piece.size(), piece.size(), held_until_);
+  const auto held = Clock::now() - asked;
+  const ProfiledSpan span;
   const std::uint32_t offset_bytes = PlaceOf(piece_number_++);
   std::byte* const place = connection_.upload_memory().data() + offset_bytes;
   if (piece.data() != place) std::memcpy(place, piece.data(), piece.size());
@@ -81,7 +87,16 @@ Result<void> ExtentSender::SendPulled(std::span<const std::byte> piece) {
   sent_bytes_ += piece.size();
   // It leaves now, while the next one is made ready.
   while (!under_way_.empty() && FFR_TRY(connection_.Push())) FFR_TRY(AwaitOldest());
+  Profile(span, piece.size(), held);
   return {};
+}
+
+void ExtentSender::Profile(const ProfiledSpan& span, std::uint64_t size_bytes,
+                           Clock::duration held) {
+  span.End({.size_bytes = size_bytes,
+            .first = ProfiledSpan::MicrosecondsOf(held),
+            .kind = static_cast<std::uint16_t>(ProfileKind::kUpload),
+            .name = name_.Of(connection_.peer())});
 }
 
 Result<void> ExtentSender::Finish() {

@@ -8,6 +8,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/buffer_pool.h"
+#include "libffrecord/base/event_log.h"
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/rpc/daemon_connection.h"
 
@@ -43,8 +44,9 @@ class ExtentSender {
   bool is_pulled() const noexcept { return connection_.upload_slab_id() != 0; }
   static Deadline HalfWayTo(Deadline deadline);
   Result<void> SendPaced(std::span<const std::byte> piece);
-  Result<void> SendPayload(std::span<const std::byte> piece);
+  Result<void> SendPayload(std::span<const std::byte> piece, Clock::duration held);
   Result<void> SendPulled(std::span<const std::byte> piece);
+  void Profile(const ProfiledSpan& span, std::uint64_t size_bytes, Clock::duration held);
   Result<void> AwaitOldest();
 
   Connection& connection_;
@@ -55,6 +57,7 @@ class ExtentSender {
   std::uint32_t piece_number_ = 0;  // Number of the next piece.
   std::uint64_t sent_bytes_ = 0;
   std::deque<std::uint64_t> under_way_;  // Requests to take pieces, the oldest first.
+  ProfiledName name_;                    // The daemon's.
 };
 
 }  // namespace ffrecord::net

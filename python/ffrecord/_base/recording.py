@@ -23,7 +23,7 @@ SUFFIX = ".ffrprof"
 
 # As in ffrecord/profile.h, which says what each is.
 WAIT, BACKWARD, OPTIMIZER, SAVE, COMMIT, LOAD, COLLECTIVE, SOURCE = range(1, 9)
-READ, DAEMON_READ, DECODE, COLLATE, FETCH, TRANSFER, STAGE, SUBMIT = range(32, 40)
+READ, DAEMON_READ, DECODE, COLLATE, FETCH, TRANSFER, STAGE, SUBMIT, UPLOAD = range(32, 41)
 
 on = False
 """Whether events are recorded. Everything else here costs nothing while it is False."""

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ffrecord._cli.options import json_option
 from ffrecord._cli.text import safe_lines
 from ffrecord._cli.units import Number
 from ffrecord._profile import exports, files, report
+from ffrecord._profile import timeline as timelines
 from ffrecord.errors import CorruptionError
 
 # Signals for a launcher, such as torchrun, are passed on; it passes them to its ranks. Schedulers
@@ -126,6 +128,7 @@ def _wait(child: int, noted: set[signal.Signals]) -> int:
 
 @click.command()
 @click.argument("run", type=click.Path())
+@click.option("--timeline", is_flag=True, help="Print the timeline of one usual step, too.")
 @click.option("--html", "page", type=click.Path(dir_okay=False), help="Write a page about RUN.")
 @click.option(
     "--trace", type=click.Path(dir_okay=False), help="Write a trace for https://ui.perfetto.dev."
@@ -137,6 +140,7 @@ def _wait(child: int, noted: set[signal.Signals]) -> int:
 @json_option("Print one JSON object.")
 def why(
     run: str,
+    timeline: bool,
     page: str | None,
     trace: str | None,
     prometheus: str | None,
@@ -150,10 +154,16 @@ def why(
     """
     for path in filter(None, (page, trace, prometheus)):
         check_vacant_file(Path(path), overwrite)
+    if timeline and as_json:
+        raise click.UsageError("--timeline is for people, --json for programs: choose one")
     found = report.run_of(files.read_run(run))
-    click.echo(
-        json.dumps(report.facts(found)) if as_json else safe_lines("\n".join(report.why(found)))
-    )
+    if as_json:
+        click.echo(json.dumps(report.facts(found)))
+    else:
+        lines = report.why(found)
+        if timeline:
+            lines += ["", *timelines.text(found.steps, shutil.get_terminal_size().columns)]
+        click.echo(safe_lines("\n".join(lines)))
     if page:
         from ffrecord._cli.profile_page import page as made
 

@@ -10,12 +10,12 @@ import html
 
 import numpy as np
 
-from ffrecord._base import recording
 from ffrecord._cli.data.page_style import STYLE
 from ffrecord._profile.exports import KINDS
 from ffrecord._profile.ranks import Rank
 from ffrecord._profile.report import Run, notes, step_table, stragglers, time_table
 from ffrecord._profile.steps import PHASES, Steps
+from ffrecord._profile.timeline import LANES, MARKS, events_between, rows_by_work, usual_step
 from ffrecord._profile.verdict import explained, seconds, sentence
 
 _RANKS_MAX = 16
@@ -32,22 +32,6 @@ _COLOURS = {
     "checkpoint": "#9467bd",
     "other": "#7f7f7f",
 }
-_PAINTED = {
-    recording.WAIT: ("steps", "data"),
-    recording.BACKWARD: ("steps", "backward"),
-    recording.OPTIMIZER: ("steps", "optimizer"),
-    recording.SAVE: ("steps", "checkpoint"),
-    recording.LOAD: ("steps", "checkpoint"),
-    recording.COLLECTIVE: ("collectives", "communication"),
-    recording.COMMIT: ("storage", "checkpoint"),
-    recording.STAGE: ("storage", "checkpoint"),
-    recording.READ: ("storage", "data"),
-    recording.DAEMON_READ: ("storage", "data"),
-    recording.DECODE: ("loader", "forward"),
-    recording.COLLATE: ("loader", "optimizer"),
-    recording.TRANSFER: ("loader", "other"),
-}
-_LANES = ("steps", "collectives", "storage", "loader")
 _OWN_STYLE = (
     STYLE
     + """
@@ -65,8 +49,7 @@ def page(run: Run, name: str) -> str:
     policy = f"default-src 'none'; style-src 'sha256-{style}'"
     steps = run.steps
     total = steps.seconds.max(axis=0)
-    usual = int(np.argsort(total)[len(total) // 2])
-    longest = int(np.argmax(total))
+    usual, longest = usual_step(steps), int(np.argmax(total))
     sections = [
         _section("Why", _paragraphs(run)),
         _section("Time of a step", _pre(step_table(steps))),
@@ -153,44 +136,44 @@ def _timeline(steps: Steps, middle: int) -> str:
     begin, end = int(steps.begin_ns[:, low].min()), int(steps.end_ns[:, high].max())
     scale = (_WIDTH - _LABEL) / max(end - begin, 1)
     parts: list[str] = []
-    own = steps.seconds[:, middle] - steps.phases["communication"][:, middle]
-    rows = sorted(np.argsort(-own)[:_RANKS_MAX].tolist())
+    rows = rows_by_work(steps, middle, _RANKS_MAX)
     for place, row in enumerate(rows):
-        top = place * (_LANE * len(_LANES) + 8)
+        top = place * (_LANE * len(LANES) + 8)
         rank = steps.ranks[row]
         parts.append(f'<text x="0" y="{top + 11}">rank {rank.rank}</text>')
         parts += [
             f'<text x="44" y="{top + 11 + number * _LANE}">{lane}</text>'
-            for number, lane in enumerate(_LANES)
+            for number, lane in enumerate(LANES)
         ]
         room = _RECTANGLES_MAX // len(rows)
         parts += _events(rank, begin, end, scale, top, room)
-    height = len(rows) * (_LANE * len(_LANES) + 8)
+    height = len(rows) * (_LANE * len(LANES) + 8)
     width = seconds((end - begin) / 1e9)
     parts.append(f'<text x="{_WIDTH - 90}" y="{height + 10}">width {width}</text>')
     return f'<svg viewBox="0 0 {_WIDTH} {height + 14}" role="img">{"".join(parts)}</svg>'
 
 
 def _events(rank: Rank, begin: int, end: int, scale: float, top: int, count_max: int) -> list[str]:
-    events = rank.events
-    inside = events[(events["end_ns"] > begin) & (events["begin_ns"] < end)]
-    painted = inside[np.isin(inside["kind"], list(_PAINTED))]
+    painted = events_between(rank, begin, end)
     longest = np.argsort(painted["begin_ns"] - painted["end_ns"])[:count_max]
     parts = []
     for event in painted[np.sort(longest)]:
         kind = int(event["kind"])
-        lane, phase = _PAINTED[kind]
+        mark = MARKS[kind]
         b, e = max(int(event["begin_ns"]), begin), min(int(event["end_ns"]), end)
         name = rank.names[int(event["name"])]
         title = f"{KINDS[kind]} {name}, {seconds((e - b) / 1e9)}"
-        y = top + _LANES.index(lane) * _LANE + 2
+        tall = _LANE - 3
+        y = top + LANES.index(mark.lane) * _LANE + 2.0
+        if mark.is_behind:  # A line, on which others stand.
+            y, tall = y + tall / 3, tall // 3
         parts.append(
             _rectangle(
                 _LABEL + (b - begin) * scale,
                 y,
                 (e - b) * scale,
-                _LANE - 3,
-                _COLOURS[phase],
+                tall,
+                _COLOURS[mark.phase],
                 title,
             )
         )

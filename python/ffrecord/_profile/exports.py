@@ -24,6 +24,7 @@ KINDS = {
     recording.TRANSFER: "transfer",
     recording.STAGE: "save: copy tensors",
     recording.SUBMIT: "submit reads",
+    recording.UPLOAD: "upload",
 }
 
 

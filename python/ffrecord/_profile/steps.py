@@ -136,7 +136,7 @@ def _phases(spans: dict[int, Spans], exchanges: Spans, begin: int, end: int) -> 
     blocking = _union([e for e in exchanges if not _is_in(e[0], backward)])
     idle = _gaps(busy, begin, end)
     left = _without(idle, blocking)
-    forward = _overlap(left, _forwards(waits, backward, begin))
+    forward = _overlap(left, forward_spans(waits, backward, begin))
     return {
         "data": _sum(waits),
         "forward": forward,
@@ -157,7 +157,7 @@ def _behind_closures(optimizers: Spans, backward: Spans) -> Spans:
     return [(b, e) for b, e in found if e > b]
 
 
-def _forwards(waits: Spans, backward: Spans, begin: int) -> Spans:
+def forward_spans(waits: Spans, backward: Spans, begin: int) -> Spans:
     """From a batch to its backward pass, or from one backward pass to the next.
 
     A batch without a backward pass before the next batch is one of an evaluation.

@@ -1,11 +1,8 @@
 """Messages between single ranks: one line for each pair of ranks and direction."""
 
-import collections
-import contextlib
-import dataclasses
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,13 +13,15 @@ from ffrecord.distributed._pump import Future, Pump
 
 _SENDER, _RECEIVER = 0, 1
 _SETTINGS = ("listen_host", "timeout_s", "chunk_size_bytes")
+# Starts a message in an engine; returns its token.
+Begin = Callable[[CollectiveEngine], int]
 
 
 class Lines:
     """All lines from and to this rank, each of which is made when it is first used.
 
-    A line is a group of two, in which the sender broadcasts. The sender does not wait for the
-    receiver to be there; nor does the receiver. Thread-safe.
+    A line is a group of two that carries messages. The sender does not wait for the receiver to be
+    there; nor does the receiver. Thread-safe.
     """
 
     def __init__(
@@ -31,30 +30,40 @@ class Lines:
         settings: dict[str, Any],
     ) -> None:
         """Make none yet. The ranks of the group with these settings meet at the store."""
-        self._store, self._settings = store, settings
-        self._rank: int = settings["rank"]
+        self.store, self._settings = store, settings
+        self.rank: int = settings["rank"]
+        self.size: int = settings["world_size"]
+        self.timeout_s: float = settings["timeout_s"]
         self._lock = threading.Lock()
-        self._senders: dict[int, _Sender] = {}
-        self._receivers: dict[int, _Receiver] = {}
+        self._senders: dict[int, Line] = {}
+        self._receivers: dict[int, Line] = {}
         self._is_stopped = False
 
-    def send(self, array: torch.Tensor, rank: int, tag: int, future: Future) -> None:
-        """Send the bytes of an array, which must not change until `future` has ended."""
+    def send(self, array: torch.Tensor, rank: int, tag: int) -> "Message":
+        """Send the bytes of an array, which must not change until the message has ended."""
         with self._lock:
             self._check()
             line = self._senders.get(rank)
             if line is None:
-                line = self._senders[rank] = _Sender(*self._place(self._rank, rank, _SENDER))
-        line.send(array, tag, future)
+                line = self._senders[rank] = self._line(self.rank, rank, _SENDER)
+        address, size_bytes = array.data_ptr(), array.numel()
+        return line.begin(array, lambda engine: engine.send(address, size_bytes, tag))
 
-    def receive(self, array: torch.Tensor, rank: int, tag: int, future: Future) -> None:
+    def receive(self, array: torch.Tensor, rank: int, tag: int) -> "Message":
         """Receive the bytes that were sent with that tag; the first of them, if there are more."""
+        address, size_bytes = array.data_ptr(), array.numel()
+        return self.from_rank(rank).begin(
+            array, lambda engine: engine.receive(address, size_bytes, tag)
+        )
+
+    def from_rank(self, rank: int) -> "Line":
+        """The line that brings messages from a rank."""
         with self._lock:
             self._check()
             line = self._receivers.get(rank)
             if line is None:
-                line = self._receivers[rank] = _Receiver(*self._place(rank, self._rank, _RECEIVER))
-        line.receive(array, tag, future)
+                line = self._receivers[rank] = self._line(rank, self.rank, _RECEIVER)
+        return line
 
     def stop(self) -> None:
         """Leave all lines; pending operations fail."""
@@ -69,17 +78,31 @@ class Lines:
         if self._is_stopped:
             raise RuntimeError("this rank has left the group")
 
-    def _place(self, sender: int, receiver: int, place: int) -> tuple[Any, ...]:
+    def _line(self, sender: int, receiver: int, place: int) -> "Line":
         settings = {name: self._settings[name] for name in _SETTINGS if name in self._settings}
-        settings |= {"rank": place, "world_size": 2, "algorithm": "ring"}
+        settings |= {"rank": place, "world_size": 2, "algorithm": "ring", "carries_messages": True}
         for name, value in self._settings.items():
             if name.startswith("rdma_") or name in ("shares_memory", "streams", "transport"):
                 settings[name] = value
-        return self._store, (sender, receiver), settings
+        return Line(self.store, (sender, receiver), settings)
 
 
-class _Line:
-    """One end of a line. Messages wait until the other end is there."""
+def _note_sender(store: Any, sender: int, receiver: int) -> None:  # noqa: ANN401
+    """Leave a note for the receiver, in case it receives from any rank."""
+    number = store.add(f"senders to {receiver}", 1)
+    store.set(f"sender {number} to {receiver}", str(sender))
+
+
+def senders_since(store: Any, receiver: int, count: int) -> list[int]:  # noqa: ANN401
+    """The ranks that have begun to send to one, without the first `count`."""
+    found: list[int] = []
+    while store.check([key := f"sender {count + len(found) + 1} to {receiver}"]):
+        found.append(int(store.get(key)))
+    return found
+
+
+class Line:
+    """One end of a line. Messages wait until the other end is there. Thread-safe."""
 
     def __init__(
         self,
@@ -91,8 +114,8 @@ class _Line:
         self._ranks = ranks
         self.name = f"line {ranks[_SENDER]} to {ranks[_RECEIVER]}"
         self._lock = threading.Lock()
-        self._after: list[Callable[[], object]] = []  # For when the lock is free.
-        self._waiting: list[Callable[[], None]] = []
+        self._waiting: list[Message] = []  # For the other end.
+        self.engine: CollectiveEngine | None = None
         self._pump: Pump | None = None
         self._failure: Exception | None = None
         self._is_stopped = False
@@ -100,45 +123,79 @@ class _Line:
             target=self._meet, args=(store, settings), name="ffrecord-line", daemon=True
         ).start()
 
+    def begin(self, array: torch.Tensor, begin: Begin) -> "Message":
+        """A message, or a probe, that begins once the other end is there; keeps `array` alive."""
+        message = Message(self, array, begin)
+        with self._lock:
+            if self.engine is None and self._failure is None:
+                self._waiting.append(message)
+                return message
+            failure = self._failure if self.engine is None else None
+            # Under the lock: messages begin in the order of calls.
+            ends = message.start(self.engine, failure)
+        ends()
+        return message
+
+    def receive_kept(self, array: torch.Tensor, tag: int) -> "Message | None":
+        """Receive a message that has come, or begun to come; None if there is none."""
+        with self._lock:
+            engine = self.engine
+        if engine is None:
+            return None
+        token = engine.receive_kept(array.data_ptr(), array.numel(), tag)
+        if token is None:
+            return None
+        message = Message(self, array, lambda _: token)
+        message.start(engine, None)()
+        return message
+
+    def pump(self) -> Pump:
+        """The threads that complete futures; there are none until one is wanted."""
+        with self._lock:
+            if self._pump is None:
+                assert self.engine is not None
+                self._pump = Pump(self.engine, is_recorded=False, told=self.told)
+            return self._pump
+
+    def told(self, error: Exception) -> Exception:
+        """An error of the engine, with the ranks of the group."""
+        return type(error)(f"{self.name}: {self._in_group(error)}")
+
     def stop(self) -> None:
         """Leave it; pending operations fail."""
         self._is_stopped = True
-        self._fail(RuntimeError(f"{self.name}: this rank has left the group"))
-        if self._pump is not None:
-            self._pump.stop()
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """With the lock. Callbacks of futures, which may do anything, come after it."""
+        self._met(None, RuntimeError(f"{self.name}: this rank has left the group"))
         with self._lock:
-            yield
-            after, self._after = self._after, []
-        for action in after:
-            action()
-
-    def _fail(self, error: Exception) -> None:
-        """Nothing goes over it any more."""
-        with self._locked():
-            self._failure = self._failure or error
-            self._do_waiting()
+            engine, pump = self.engine, self._pump
+        if pump is not None:
+            pump.stop()
+        elif engine is not None:
+            engine.shutdown()
 
     def _meet(self, store: Any, settings: dict[str, Any]) -> None:  # noqa: ANN401
         looking = Looking(store, f"{self.name}/", settings["timeout_s"], lambda: self._is_stopped)
         try:
+            if settings["rank"] == _SENDER:
+                _note_sender(store, *self._ranks)
             engine = meet_at(looking, settings)
         except Exception as error:
             text = f"{self.name}: the other rank does not take part: {self._in_group(error)}"
-            self._fail(RuntimeError(text))
+            self._met(None, RuntimeError(text))
             return
-        pump = Pump(engine, is_recorded=False, told=self._told)
-        with self._locked():
-            self._pump = pump
-            self._do_waiting()
-        if self._is_stopped:
-            pump.stop()
+        self._met(engine, None)
 
-    def _told(self, error: Exception) -> Exception:
-        return type(error)(f"{self.name}: {self._in_group(error)}")
+    def _met(self, engine: CollectiveEngine | None, failure: Exception | None) -> None:
+        """The other end is there, or will never be."""
+        with self._lock:
+            if self.engine is not None or self._failure is not None:
+                if engine is not None:
+                    engine.shutdown()  # This rank has left meanwhile.
+                return
+            self.engine, self._failure = engine, failure
+            waiting, self._waiting = self._waiting, []
+            ends = [message.start(engine, failure) for message in waiting]
+        for end in ends:
+            end()
 
     def _in_group(self, error: Exception) -> str:
         """Its text, with the ranks of the group: the engine knows two, the sender first."""
@@ -146,159 +203,112 @@ class _Line:
             r"\brank ([01])\b", lambda its: f"rank {self._ranks[int(its[1])]}", str(error)
         )
 
-    def _do_waiting(self) -> None:
-        """Requires the lock."""
-        actions, self._waiting = self._waiting, []
-        for action in actions:
-            action()
 
-    def _when_met(self, action: Callable[[], None]) -> None:
-        """Do it under the lock, in the order of the calls."""
-        with self._locked():
-            if self._pump is None and self._failure is None:
-                self._waiting.append(action)
-            else:
-                action()
+class Message:
+    """A message that is sent or received, or a probe for one.
 
-    def _broadcast(self, array: torch.Tensor, future: Future | None = None) -> Future:
-        """Requires the lock, and that the other end is there, or will never be."""
-        ended: Future = torch.futures.Future() if future is None else future
-        try:
-            if self._failure is not None:
-                raise self._failure
-            assert self._pump is not None
-            self._pump.submit(array, 0, _from_sender, future=ended)
-        except Exception as error:  # It has failed before.
-            self._fail_later(ended, error)
-        return ended
-
-    def _fail_later(self, future: Future, error: Exception) -> None:
-        """Requires the lock."""
-        self._after.append(lambda: future.set_exception(error))  # type: ignore[arg-type]
-
-
-class _Sender(_Line):
-    """The end that sends: of each message a header, and then the bytes."""
-
-    def send(self, array: torch.Tensor, tag: int, future: Future) -> None:
-        header = torch.tensor([tag, array.numel()])
-
-        def start() -> None:
-            if array.numel() == 0:
-                self._broadcast(header.view(torch.uint8), future)
-            else:
-                self._broadcast(header.view(torch.uint8))
-                self._broadcast(array, future)
-
-        self._when_met(start)
-
-
-@dataclasses.dataclass(eq=False)  # Each is itself alone.
-class _Wanted:
-    array: torch.Tensor
-    tag: int
-    future: Future
-
-
-@dataclasses.dataclass(eq=False)  # Each is itself alone.
-class _Early:
-    """A message that nobody wanted yet when it came."""
-
-    array: torch.Tensor
-    tag: int
-    received: Future
-
-
-class _Receiver(_Line):
-    """The end that receives.
-
-    It asks for a header only while something is wanted, so an idle line has no operation that could
-    be late. A message with another tag than those that are wanted is kept until it is wanted.
+    The thread that waits for it is woken by the engine. Only where there is a future, a thread of
+    the line completes that. Thread-safe.
     """
 
-    def __init__(self, *place: Any) -> None:  # noqa: ANN401
-        self._wanted: list[_Wanted] = []
-        self._early: collections.deque[_Early] = collections.deque()
-        self._is_asking = False
-        super().__init__(*place)
+    def __init__(self, line: Line, array: torch.Tensor, begin: Begin) -> None:
+        """Not begun yet."""
+        self._line, self._array, self._begin = line, array, begin
+        self._lock = threading.Lock()
+        self._has_begun = threading.Event()
+        self._token: int | None = None
+        self._failure: Exception | None = None
+        self._has_ended = False
+        self._is_waited_for = False  # By a thread in the engine.
+        self._future: Future | None = None
 
-    def receive(self, array: torch.Tensor, tag: int, future: Future) -> None:
-        self._when_met(lambda: self._want(_Wanted(array, tag, future)))
+    def start(
+        self, engine: CollectiveEngine | None, failure: Exception | None
+    ) -> Callable[[], None]:
+        """Begin it, or note why it cannot; returns a call for when no lock is held."""
+        token = None
+        try:
+            if failure is not None:
+                raise failure
+            assert engine is not None
+            token = self._begin(engine)
+        except Exception as error:  # It has failed before.
+            failure = error if engine is None else self._line.told(error)
+        with self._lock:
+            self._token, self._failure = token, failure
+            self._has_ended = failure is not None
+            announces = self._future is not None and token is not None
+        self._has_begun.set()
+        if announces:
+            return self._announce
+        return self._complete_future if failure is not None else lambda: None
 
-    def _want(self, wanted: _Wanted) -> None:
-        """Requires the lock."""
-        early = next((each for each in self._early if each.tag == wanted.tag), None)
-        if early is not None:
-            self._early.remove(early)
-            self._hand_over(early, wanted)
+    def wait(self) -> None:
+        """Wait until it has ended.
+
+        Raises:
+            RuntimeError: it has failed.
+        """
+        if not self._has_begun.is_set():
+            self._has_begun.wait()
+        with self._lock:
+            future = self._future
+            waits = not self._has_ended and future is None and not self._is_waited_for
+            if waits:
+                self._is_waited_for = True
+            elif not self._has_ended and future is None:  # Another thread waits in the engine.
+                future = self._future = torch.futures.Future()
+        if waits:
+            self._wait_in_engine()
+        elif future is not None:
+            future.wait()
+        if self._failure is not None:
+            raise RuntimeError(str(self._failure)) from self._failure
+
+    def future(self) -> Future:
+        """A future that ends with it."""
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            future = self._future = torch.futures.Future()
+            is_over = self._has_ended
+            announces = not is_over and not self._is_waited_for and self._token is not None
+        if announces:
+            self._announce()
+        elif is_over:
+            self._complete_future()
+        return future
+
+    def _wait_in_engine(self) -> None:
+        engine, token = self._line.engine, self._token
+        assert engine is not None and token is not None
+        failure: Exception | None = None
+        try:
+            engine.wait(token)
+        except Exception as error:
+            failure = self._line.told(error)
+        with self._lock:
+            self._failure, self._has_ended = failure, True
+        self._complete_future()
+
+    def _announce(self) -> None:
+        """Let the line's threads complete the future."""
+        assert self._future is not None
+        token = self._token
+        assert token is not None
+
+        def start(engine: CollectiveEngine, *_: object) -> int:
+            engine.announce(token)
+            return token
+
+        self._line.pump().submit(self._array, 0, start, future=self._future)
+
+    def _complete_future(self) -> None:
+        with self._lock:
+            future = self._future if self._has_ended else None
+        if future is None:
             return
-        self._wanted.append(wanted)
-        self._ask()
-
-    def _ask(self) -> None:
-        """Requires the lock."""
-        if self._is_asking or not self._wanted:
-            return
-        self._is_asking = True
-        header = torch.empty(2, dtype=torch.int64)
-        told = self._broadcast(header.view(torch.uint8))
-        self._after.append(lambda: told.add_done_callback(lambda _: self._take(told, header)))
-
-    def _take(self, told: Future, header: torch.Tensor) -> None:
-        """A header has come, or will not."""
-        with self._locked():
-            self._is_asking = False
-            try:
-                told.value()
-            except Exception as error:
-                self._failure = self._failure or error
-                for wanted in self._wanted:
-                    self._fail_later(wanted.future, error)
-                self._wanted.clear()
-            else:
-                self._receive(*header.tolist())
-                self._ask()
-
-    def _receive(self, tag: int, size_bytes: int) -> None:
-        """Requires the lock."""
-        wanted = next((each for each in self._wanted if each.tag == tag), None)
-        if wanted is not None:
-            self._wanted.remove(wanted)
-            if size_bytes > 0 and wanted.array.numel() == size_bytes:
-                self._broadcast(wanted.array, wanted.future)
-                return
-        array = torch.empty(size_bytes, dtype=torch.uint8)
-        received: Future = torch.futures.Future()
-        if size_bytes > 0:
-            self._broadcast(array, received)
+        if self._failure is None:
+            future.set_result(self._array)
         else:
-            received.set_result(array)
-        early = _Early(array, tag, received)
-        if wanted is None:
-            self._early.append(early)
-        else:
-            self._hand_over(early, wanted)
-
-    def _hand_over(self, early: _Early, wanted: _Wanted) -> None:
-        """Requires the lock."""
-        self._after.append(lambda: early.received.add_done_callback(lambda _: _copy(early, wanted)))
-
-
-def _copy(early: _Early, wanted: _Wanted) -> None:
-    try:
-        early.received.value()
-        if early.array.numel() != wanted.array.numel():
-            raise ValueError(
-                f"recv: {early.array.numel()} bytes were sent with tag {wanted.tag}, and the"
-                f" tensor has {wanted.array.numel()}"
-            )
-        with torch.inference_mode():
-            wanted.array.copy_(early.array)
-    except Exception as error:
-        wanted.future.set_exception(error)  # type: ignore[arg-type]
-    else:
-        wanted.future.set_result(wanted.array)
-
-
-def _from_sender(engine: CollectiveEngine, address: int, count: int, dtype: str) -> int:
-    return engine.broadcast(address, count, dtype, _SENDER)
+            future.set_exception(self._failure)  # type: ignore[arg-type]

@@ -1,11 +1,12 @@
 """The objects that torch waits on while an operation of a group runs."""
 
 import collections
+import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed.distributed_c10d import Work
@@ -54,6 +55,9 @@ class Started(Work):
         Raises:
             RuntimeError: it failed, or has not ended within `timeout`, if that is above zero.
         """
+        return self._await_future(timeout)
+
+    def _await_future(self, timeout: timedelta | None) -> bool:
         if timeout is not None and timeout > timedelta() and not self._future.done():
             ended = threading.Event()
             self._future.add_done_callback(lambda _: ended.set())
@@ -94,6 +98,81 @@ class Started(Work):
         return found
 
 
+class OfMessage(Protocol):
+    """A message between two ranks."""
+
+    def wait(self) -> None:
+        """Wait until it has ended; raises RuntimeError if it has failed."""
+
+    def future(self) -> torch.futures.Future[Any]:
+        """A future that ends with it."""
+
+
+class Transferred(Started):
+    """A message between two ranks. A thread that waits for it is woken by the engine itself."""
+
+    def __init__(
+        self,
+        message: OfMessage,
+        tensors: list[torch.Tensor],
+        finish: Callable[[], Any] | None,
+    ) -> None:
+        """`finish` is called once, after the message has ended well."""
+        Work.__init__(self)
+        self._message, self._tensors, self._finish = message, tensors, finish
+        self._lock = threading.Lock()
+        self._finishing = threading.Lock()
+        self._made: torch.futures.Future[Any] | None = None
+        self._is_waited_for = False
+
+    def __del__(self) -> None:
+        """Keep the memory of a message that nobody has waited for until it has ended."""
+        if not self._is_waited_for:
+            with contextlib.suppress(Exception):  # The interpreter may be about to end.
+                self._message.future()
+
+    @property
+    def _future(self) -> torch.futures.Future[Any]:  # type: ignore[override]
+        with self._lock:
+            if self._made is None:
+                self._made = ended([self._message.future()], self._tensors, self._finish_once)
+            return self._made
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Wait until it has ended.
+
+        Raises:
+            RuntimeError: it failed, or has not ended within `timeout`, if that is above zero.
+        """
+        if self._made is not None or (timeout is not None and timeout > timedelta()):
+            return self._await_future(timeout)
+        self._message.wait()
+        with torch.inference_mode():  # As in ended().
+            self._finish_once()
+        self._is_waited_for = True
+        return True
+
+    def _finish_once(self) -> None:
+        with self._finishing:
+            finish, self._finish = self._finish, None
+            if finish is not None:
+                finish()
+
+
+class FromAny(Started):
+    """A receive from any rank."""
+
+    def __init__(self, future: torch.futures.Future[Any], source: Callable[[], int]) -> None:
+        """`source` returns the rank that has sent, once the future has ended."""
+        super().__init__(future)
+        self._source = source
+
+    def _source_rank(self) -> int:
+        """The rank in the group that has sent the message."""
+        self._future.wait()
+        return self._source()
+
+
 class Coalesced(threading.local):
     """The operations of a thread that end together.
 
@@ -104,6 +183,11 @@ class Coalesced(threading.local):
 
     _futures: list[torch.futures.Future[Any]] | None = None
     _held_max = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether operations of this thread end together."""
+        return self._futures is not None
 
     def begin(self) -> None:
         """Operations end together from now on."""

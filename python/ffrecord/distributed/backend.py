@@ -27,8 +27,8 @@ from ffrecord.distributed._engine_arrays import (
     reducible,
 )
 from ffrecord.distributed._group import ReduceOp, address_among, as_bytes, machine_identity
-from ffrecord.distributed._lines import Lines
 from ffrecord.distributed._meeting import MonitoredBarrier, meet_at
+from ffrecord.distributed._messages import Messages
 from ffrecord.distributed._pump import Pump, Start
 from ffrecord.distributed._sparse import SparseSum
 from ffrecord.distributed._works import Coalesced, Started, ended, is_in_hook, profiled
@@ -62,7 +62,7 @@ def _operation(name: str) -> Callable[[Callable[..., Plan]], Callable[..., dist.
                 if ends is not None:
                     ends.__exit__(None, None, None)
                 raise type(error)(f"{name}: {error}") from error
-            work = self._start(plan, ends, self._pump_one)
+            work = self._start(plan, ends)
             if name.startswith("all_reduce") and is_in_hook(sys._getframe(1)):
                 work.get_future().wait()
             return work
@@ -72,8 +72,8 @@ def _operation(name: str) -> Callable[[Callable[..., Plan]], Callable[..., dist.
     return decorate
 
 
-def _stop(pump: Pump, lines: Lines) -> None:
-    lines.stop()
+def _stop(pump: Pump, messages: Messages) -> None:
+    messages.stop()
     pump.stop()
 
 
@@ -87,8 +87,8 @@ class ProcessGroup(dist.ProcessGroup):
     all-gather, which moves as many times its bytes as there are ranks.
 
     A send needs its receiver alone. The first between two ranks, in one direction, connects them
-    in the background; that takes two threads of each. Messages with one tag arrive in the order in
-    which they were sent. A receive from any rank is not supported.
+    in the background; that takes a thread of each. Messages with one tag arrive in the order in
+    which they were sent. A receive from any rank takes ranks in turns.
 
     Errors name the operation and the rank. An operation that a rank rejects for its arguments was
     not started there, and may be called again; operations that differ between ranks end the group,
@@ -132,12 +132,12 @@ class ProcessGroup(dist.ProcessGroup):
             **(options or {}),
         }
         self._pump = Pump(meet_at(store, settings))
-        self._lines = Lines(store, settings)
         self._timeout = timeout
         self._monitored = MonitoredBarrier(store, rank, size)
         self._coalesced = Coalesced()
+        self._messages = Messages(store, settings, self._coalesced)
         # When it is destroyed or collected, or at exit: a thread must not outlive the interpreter.
-        self._stop = weakref.finalize(self, _stop, self._pump, self._lines)
+        self._stop = weakref.finalize(self, _stop, self._pump, self._messages)
 
     def shutdown(self) -> None:
         """Leave the group; pending operations fail."""
@@ -411,41 +411,16 @@ class ProcessGroup(dist.ProcessGroup):
     def send(self, *args: Any, **kwargs: Any) -> dist.Work:  # noqa: ANN401
         """Send a tensor to one rank; ends when it may be changed again."""
         tensors, rank, tag = read(args, kwargs, "tensors", "dstRank", "tag")
-        return self._transfer("send", tensors, rank, tag)
+        return self._messages.transfer("send", tensors, rank, tag)
 
     def recv(self, *args: Any, **kwargs: Any) -> dist.Work:  # noqa: ANN401
         """Receive a tensor of the same size in bytes that a rank has sent with this tag."""
         tensors, rank, tag = read(args, kwargs, "tensors", "srcRank", "tag")
-        return self._transfer("recv", tensors, rank, tag)
-
-    def _transfer(self, name: str, tensors: Tensors, rank: int, tag: int | None) -> dist.Work:
-        ends = profiled(name)
-        try:
-            (tensor,) = tensors
-            with torch.inference_mode():
-                if name == "send":
-                    array, back, pass_on = contiguous_bytes(tensor), None, self._lines.send
-                else:
-                    place, back = in_place(tensor)
-                    array, pass_on = as_bytes(place), self._lines.receive
-            if not 0 <= rank < self._size or rank == self._rank:
-                raise ValueError(f"rank {self._rank} of {self._size} has no line to rank {rank}")
-            # Nothing is passed to the engine of the group.
-            plan: Plan = [(array, all_reduce("sum"))], tensors, back
-            return self._start(
-                plan, ends, lambda array, _, future: pass_on(array, rank, tag or 0, future)
-            )
-        except (TypeError, ValueError) as error:
-            if ends is not None:
-                ends.__exit__(None, None, None)
-            raise type(error)(f"{name}: {error}") from error
+        return self._messages.transfer("recv", tensors, rank, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
-        """Not supported."""
-        raise NotImplementedError(
-            f"recv: of {len(tensors)} tensors with tag {tag}, the rank that sends them must be"
-            " given: recv(tensor, src=RANK)"
-        )
+        """Receive a tensor of the same size in bytes that any other rank has sent with this tag."""
+        return self._messages.receive_any(tensors, tag)
 
     @_operation("barrier")
     def barrier(self, *args: Any, **kwargs: Any) -> Plan:  # noqa: ANN401
@@ -484,7 +459,6 @@ class ProcessGroup(dist.ProcessGroup):
         self,
         plan: Plan,
         ends: Any,  # noqa: ANN401  # An event of the profiler, or none.
-        submit: Callable[[torch.Tensor, Start, Future], object],
     ) -> Started:
         arrays, tensors, finish = plan
         futures: list[Future] = [torch.futures.Future() for _ in arrays]
@@ -492,12 +466,9 @@ class ProcessGroup(dist.ProcessGroup):
         if ends is not None:
             future = ends._call_end_callbacks_on_future(future)
         for (array, start), each in zip(arrays, futures, strict=True):
-            submit(array, start, each)
+            self._pump.submit(array, 0, start, future=each)
         self._coalesced.add(future)
         return Started(future)
-
-    def _pump_one(self, array: torch.Tensor, start: Start, future: Future) -> None:
-        self._pump.submit(array, 0, start, future=future)
 
     # Older releases have these names.
     _allgather_base = all_gather_single

@@ -138,6 +138,8 @@ class FFR_EXPORT CollectiveEngine {
     // VLAN tag (at most 15).
     std::uint32_t rdma_traffic_class = 0;
     std::uint32_t rdma_service_level = 0;
+    // The group has two ranks and runs no collectives after Connect(), but messages; see Send().
+    bool carries_messages = false;
   };
 
   // Opens the listener and the RDMA devices; fails with kUnavailable if no device is usable. The
@@ -170,6 +172,25 @@ class FFR_EXPORT CollectiveEngine {
   Result<Token> Broadcast(void* data, std::uint64_t count, ReduceType type, std::uint32_t root);
   // Ends when all ranks have submitted it.
   Result<Token> Barrier();
+
+  // Messages from rank 0 to rank 1 of a group with Options::carries_messages, matched by their
+  // tags; those with one tag arrive in the order in which they were sent. Each function returns at
+  // once. Only Wait() returns the outcome of a token, until Announce().
+  //
+  // The caller must not change `data` until its token has ended. Fails with kInvalidArgument on the
+  // other rank, or in another group.
+  Result<Token> Send(const void* data, std::uint64_t size_bytes, std::int64_t tag);
+  // Takes the next message with that tag that no other receive takes. A message of another size
+  // fails with kInvalidArgument; it has been taken, and the group goes on.
+  Result<Token> Receive(void* data, std::uint64_t size_bytes, std::int64_t tag);
+  // The same for a message that has come, or begun to come; nothing if there is none.
+  Result<std::optional<Token>> ReceiveKept(void* data, std::uint64_t size_bytes, std::int64_t tag);
+  // Ends when ReceiveKept() has a message to take. It has no time limit, and fails as soon as the
+  // other rank has left the group.
+  Result<Token> Probe(std::int64_t tag);
+  // From now on WaitAny() returns the outcome of that message, too. Fails with kInvalidArgument if
+  // it has been returned.
+  Result<void> Announce(Token token);
 
   // A rank's shard of an array: elements [begin, end). Shards are in rank order; their sizes differ
   // by at most one.
