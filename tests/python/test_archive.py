@@ -173,7 +173,7 @@ def test_pushing_again_heals_a_damaged_list(shards: Path, tmp_path: Path) -> Non
     target = tmp_path / "target"
     push(shards, target)
     cut(target / "step-000000000/root.manifest")
-    with pytest.raises(CorruptionError, match="list of files is damaged .* push the files again"):
+    with pytest.raises(CorruptionError, match=r"list of files is damaged .* push the files again"):
         pull(target, tmp_path / "damaged")
 
     assert push(shards, target) == []
