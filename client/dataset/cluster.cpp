@@ -1,7 +1,6 @@
 #include "client/dataset/cluster.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 #include <vector>
 
@@ -39,8 +38,8 @@ Result<void> TryAt(net::Session& session, const Cluster::Attempt& attempt, net::
   return tries.End(std::move(done));
 }
 
-// Whether the trouble is of one node: its disk or its metadata. A quota is the cluster's.
-bool IsOwnTrouble(const Error& error) { return IsIll(error) && error.system_errno != EDQUOT; }
+// Whether the trouble is of one node: its disk or its metadata.
+bool IsOwnTrouble(const Error& error) { return IsIll(error) && !IsOfQuota(error); }
 
 // Whichever node it comes from.
 bool SaysNothingNew(const ClusterView& fresh, const ClusterView& current) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cerrno>
+
 #include <ffrecord/result.h>
 
 namespace ffrecord::client {
@@ -14,6 +16,12 @@ inline bool IsAway(const Error& error) {
 // It cannot read what it has: another one may.
 inline bool IsIll(const Error& error) {
   return error.code == ErrorCode::kIo || error.code == ErrorCode::kCorruption;
+}
+
+// A quota is that of the whole cluster: each of its nodes says the same. A disk that is full, for
+// whatever reason, says ENOSPC.
+inline bool IsOfQuota(const Error& error) {
+  return error.code == ErrorCode::kIo && error.system_errno == EDQUOT;
 }
 
 }  // namespace ffrecord::client

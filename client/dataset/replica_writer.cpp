@@ -19,6 +19,7 @@ constexpr auto kConnectTime = 2'000ms;
 
 // Another node may do better. One that denies may have a wrong certificate or wrong keys.
 bool MayDoElsewhere(const Error& error) {
+  if (IsOfQuota(error)) return false;
   return IsAway(error) || error.code == ErrorCode::kIo || error.code == ErrorCode::kDenied;
 }
 
@@ -32,7 +33,12 @@ struct ReplicaWriter::Progress {
   std::size_t replicas;           // or 0 for those of the cluster.
   std::set<std::string> domains;  // That have it.
   std::set<net::NodeIndex> tried;
-  std::map<net::NodeIndex, Error> failures;  // Why nodes do not have it.
+  // Why nodes do not have it: what each has said last, or else what became of the last try.
+  struct Failure {
+    Error error;
+    bool is_told = false;
+  };
+  std::map<net::NodeIndex, Failure> failures;
   std::uint64_t xxh3 = 0;
 
   std::size_t WantedOf(const ClusterView& view) const {
@@ -97,7 +103,8 @@ Result<std::uint64_t> ReplicaWriter::Put(const SourcedExtent& extent, const Exte
           : "an extent could be stored in " + std::to_string(progress.domains.size()) + " of " +
                 std::to_string(progress.WantedOf(*view)) +
                 " failure domains of the cluster until the timeout"};
-  for (const auto& [place, why] : progress.failures) {
+  for (const auto& [place, failure] : progress.failures) {
+    const Error& why = failure.error;
     if (why.code == ErrorCode::kIo) error.code = why.code, error.system_errno = why.system_errno;
     error.message += "; " + why.message;
   }
@@ -122,11 +129,13 @@ Result<std::uint64_t> ReplicaWriter::PutAtOne(const SourcedExtent& extent,
 }
 
 std::optional<Error> ReplicaWriter::DeniedByAll(const ClusterView& view, const Progress& progress) {
-  const auto denies = [](const auto& failure) { return failure.second.code == ErrorCode::kDenied; };
+  const auto denies = [](const auto& failure) {
+    return failure.second.error.code == ErrorCode::kDenied;
+  };
   const auto& failures = progress.failures;
   if (failures.size() < progress.TargetsIn(view).size() || !std::ranges::all_of(failures, denies))
     return std::nullopt;
-  return failures.begin()->second;
+  return failures.begin()->second.error;
 }
 
 // So many as are missing, in domains that do not have the extent: the first ones of its slot.
@@ -164,7 +173,7 @@ Result<void> ReplicaWriter::SendTo(const ClusterView& view, Targets targets, Pro
     auto begun = way.tries.Begin(std::min(until, net::Clock::now() + kConnectTime));
     if (begun) continue;
     ways.pop_back();
-    FFR_TRY(NoteFailure(target, std::move(begun).error(), progress));
+    FFR_TRY(NoteFailure(target, std::move(begun).error(), /*is_told=*/false, progress));
   }
   if (ways.empty()) return {};
 
@@ -181,6 +190,7 @@ Result<void> ReplicaWriter::SendTo(const ClusterView& view, Targets targets, Pro
   auto outcome = outcomes.begin();
   for (Way& way : ways) {
     const bool is_whole = static_cast<bool>(*outcome);
+    const bool is_told = way.tries.connection()->reusable();
     // If the source has failed, it failed all that were left.
     if (is_whole && !xxh3) *outcome = xxh3.error();
     auto ended = way.tries.End(std::move(*outcome++));
@@ -188,7 +198,8 @@ Result<void> ReplicaWriter::SendTo(const ClusterView& view, Targets targets, Pro
       progress.domains.insert(way.target.domain);
     else if (is_whole)
       result = std::move(ended);
-    else if (auto noted = NoteFailure(way.target, std::move(ended).error(), progress); !noted)
+    else if (auto noted = NoteFailure(way.target, std::move(ended).error(), is_told, progress);
+             !noted)
       result = std::move(noted);
   }
   return result;
@@ -196,10 +207,12 @@ Result<void> ReplicaWriter::SendTo(const ClusterView& view, Targets targets, Pro
 
 // Fails if no other node would do better.
 Result<void> ReplicaWriter::NoteFailure(const ClusterView::Target& target, Error error,
-                                        Progress& progress) {
+                                        bool is_told, Progress& progress) {
   if (!MayDoElsewhere(error)) return error;
   cluster_->NoteFailure();
-  progress.failures.insert_or_assign(target.place, std::move(error));
+  // The last try has little time left, and that it had no answer says less than one before.
+  Progress::Failure& failure = progress.failures[target.place];
+  if (is_told || !failure.is_told) failure = {std::move(error), is_told};
   const std::lock_guard lock(mutex_);
   avoided_until_[target.place] = net::Clock::now() + kAvoidTime;
   return {};

@@ -59,7 +59,8 @@ class ReplicaWriter {
   Targets Choose(const ClusterView& view, const Progress& progress);
   Result<void> SendTo(const ClusterView& view, Targets targets, Progress& progress,
                       const ExtentSource& source, const std::function<void(std::uint64_t)>& sent);
-  Result<void> NoteFailure(const ClusterView::Target& target, Error error, Progress& progress);
+  Result<void> NoteFailure(const ClusterView::Target& target, Error error, bool is_told,
+                           Progress& progress);
   std::set<net::NodeIndex> Avoided();
 
   const std::shared_ptr<Cluster> cluster_;

@@ -1,7 +1,6 @@
 #include "server/cluster/publication.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <optional>
@@ -13,6 +12,7 @@
 #include "server/cluster/quota_shares.h"
 #include "server/cluster/rebuild.h"
 #include "server/cluster/removals.h"
+#include "server/metadata/version_list.h"
 
 namespace ffrecord::server::cluster {
 namespace {
@@ -49,29 +49,6 @@ std::optional<Source> FindOther(const DatasetManifest& manifest, Sources& source
                               : sources.find(file.extents[i].id);
       if (found != sources.end() && !found->second.IsSame(source)) return found->second;
     }
-  return std::nullopt;
-}
-
-// A name has one revision only once: so has its tombstone a key of its own.
-constexpr std::string_view kNameTombstoneKeys = "deletes/name-";
-std::string NameTombstonePrefix(std::uint64_t revision) {
-  return Key(kNameTombstoneKeys, Hex(revision) + "-");
-}
-
-// The revision that the attempt gave to its name, if the name was replaced or removed since and the
-// grace of that is not over.
-std::optional<std::uint64_t> RevisionBefore(const View& view, std::uint64_t attempt) {
-  const ExtentId body = BodyExtentOf(attempt);
-  for (const auto& [key, tombstone] : view.tombstones.all()) {
-    if (!Contains(tombstone.record.runs, body)) continue;
-    const std::string digits = NameIn(kNameTombstoneKeys, key).value_or("");
-    std::array<std::byte, sizeof(std::uint64_t)> bytes{};
-    if (!FromHex(digits.substr(0, 2 * bytes.size()), bytes)) continue;
-    std::uint64_t revision = 0;
-    for (const std::byte byte : bytes)
-      revision = revision << 8 | std::to_integer<std::uint64_t>(byte);
-    return revision;
-  }
   return std::nullopt;
 }
 
@@ -204,6 +181,8 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
         !MayLackNames(view))
       unanswered_.Settle();
     CheckMode();
+    if (!result_ && HasVersions(view.names.names(), request_.name))
+      Fail(RefusalForVersions(request_.name));
     if (result_) return;
   }
   if (!view.lease.MayWrite(now))

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -17,5 +18,14 @@ void NoteRemoval(const View& view, const std::string& name, MetaStore::Commit& c
 // Whether the name, which a node has known like this up to that mark, was removed since.
 bool WasRemovedSince(const View& view, const HistoryMark& mark, const std::string& name,
                      const DatasetRecord& known);
+
+// Names that were removed or replaced, by their tombstones.
+
+// Of the keys of the tombstones for what a name had at that revision. A name has one revision only
+// once: so has its tombstone a key of its own.
+std::string NameTombstonePrefix(std::uint64_t revision);
+// The revision that the attempt gave to its name, if the name was replaced or removed since and the
+// grace of that is not over.
+std::optional<std::uint64_t> RevisionBefore(const View& view, std::uint64_t attempt);
 
 }  // namespace ffrecord::server::cluster

@@ -101,6 +101,15 @@ Result<std::map<std::string, std::uint64_t>> ParseQuotas(std::string_view text) 
   return ParsePrefixList(text, SizeOf, "quotas: must be a list like \"train/=500G, runs/=2T\"");
 }
 
+std::size_t NestedQuotaCount(const std::map<std::string, std::uint64_t>& quotas) {
+  std::ptrdiff_t most = 0;
+  for (const auto& [name, size_bytes] : quotas)
+    most = std::max(most, std::ranges::count_if(quotas, [&name = name](const auto& quota) {
+                      return name.starts_with(quota.first);
+                    }));
+  return static_cast<std::size_t>(most);
+}
+
 Result<std::map<std::string, std::uint32_t>> ParseTenantWeights(std::string_view text) {
   return ParsePrefixList(text, WeightOf,
                          "tenant_weights: must be a list like \"train/=4, runs/=1\", with whole "

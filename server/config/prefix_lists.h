@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -16,6 +17,9 @@ namespace ffrecord::server {
 // How many bytes the names that begin with a prefix may have together. Sizes have K, M, G or T
 // behind them, powers of 1,024, or nothing.
 Result<std::map<std::string, std::uint64_t>> ParseQuotas(std::string_view text);
+
+// How many of these quotas hold for a name at most.
+std::size_t NestedQuotaCount(const std::map<std::string, std::uint64_t>& quotas);
 
 // How much of a disk's time a tenant gets beside others whose tokens begin with another prefix: 1
 // to kTenantWeightMax.

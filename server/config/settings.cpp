@@ -23,6 +23,9 @@ namespace {
 
 constexpr int kExitUsage = 2;
 constexpr int kExitEnvironment = 4;
+// A commit of a cluster may have to deal out all quotas of a name anew, each with 16 of its 128
+// operations (server/cluster/quota_shares.h), and has to have some left for all else.
+constexpr std::size_t kNestedQuotasMax = 6;
 
 std::string FlagOf(std::string_view key) {
   std::string flag = "--" + std::string(key);
@@ -135,6 +138,11 @@ Result<void> CheckCluster(const Settings& settings) {
       return bad(std::string(key) + ": must be up to 64 characters of A-Z a-z 0-9 . _ -, not \"" +
                  text + "\"");
   FFR_TRY(ParseCoordinator(settings.coordinator));
+  if (const auto count = NestedQuotaCount(FFR_TRY(ParseQuotas(settings.quotas)));
+      count > kNestedQuotasMax)
+    return bad("quotas: " + std::to_string(count) +
+               " of them hold for one name, and in a cluster at most " +
+               std::to_string(kNestedQuotasMax) + " may; leave out some prefixes of others");
   const std::string host = net::Address::Parse(settings.listen, 0).value().host;
   if (settings.advertise.empty() && (host == "0.0.0.0" || host == "::"))
     return bad("nobody can connect to " + settings.listen +

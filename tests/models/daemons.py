@@ -245,6 +245,8 @@ class Daemons(NamedVersions):
         else:
             assert upload.errno == errno.EDQUOT, f"errno {upload.errno}: {upload.error}"
             assert content.size_bytes > least, f"{least} bytes are left: {upload.error}"
+            # No node has another quota: who asks them all until then may hear of that instead.
+            assert "until the timeout" not in upload.error, upload.error
         if upload.errno == 0 and bound:
             place.quota.note(content.size_bytes, is_certain=True)
         self.held.append(upload)

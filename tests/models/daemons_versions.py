@@ -24,6 +24,8 @@ TAG = st.sampled_from(["best", "old", "1.1"])
 SIZE = st.sampled_from(["small", "medium"])
 # What an earlier publication of the version has left: nothing, its files, or other files.
 LEFT = st.sampled_from(["nothing", "nothing", "same", "other"])
+# What is published again as a version that is there.
+AGAIN = st.sampled_from(["same", "same", "other"])
 
 
 class NamedVersions(Damages):
@@ -60,6 +62,24 @@ class NamedVersions(Damages):
         else:
             assert is_new and left != "other", f"{name}@{version} was published again"
             known.there[version] = content
+        self.ask(self.usable(by, hosts))
+
+    @rule(hosts=LISTS, name=VERSIONED, which=WHICH, what=AGAIN, by=LISTS)
+    def repeat_version(self, hosts: Hosts, name: str, which: int, what: str, by: Hosts) -> None:
+        """Repeat a publication whose caller was not told that it had succeeded."""
+        hosts = self.settled(hosts)
+        known = self.versions_of(hosts, name)
+        version, _ = self.pick_version(hosts, name, which)
+        content = known.there[version] if what == "same" else self.content("small")
+        place = self.address(hosts, self.full(name))
+        self.did(f"repeats {name}@{version} by {hosts} with {content}")
+        try:
+            made = catalogue.publish(content.path, place, version, timeout_s=SURE_S)
+        except ConflictError as error:
+            assert what == "other", repr(error)
+        else:
+            assert what == "same", f"{name}@{version} was published again with other files"
+            assert made.version == version
         self.ask(self.usable(by, hosts))
 
     def leave_data(self, hosts: Hosts, name: str, version: str, content: Content | None) -> None:

@@ -154,6 +154,37 @@ def test_an_older_list_does_not_stand_for_a_damaged_one(
     assert contents(tmp_path / "other") == contents(shards)
 
 
+@pytest.mark.parametrize("victim", ["root.manifest", "part-00000.manifest", "part-00000/seg-0000"])
+def test_pushing_again_heals_what_is_damaged_at_the_target(
+    shards: Path, tmp_path: Path, victim: str
+) -> None:
+    target = tmp_path / "target"
+    push(shards, target)
+    cut(target / "1.ffr/step-000000000" / victim)
+    with pytest.raises(CorruptionError):
+        pull(target, tmp_path / "damaged")
+
+    assert push(shards, target) == ["1.ffr"]
+    pull(target, tmp_path / "pulled")
+    assert contents(tmp_path / "pulled") == contents(shards)
+
+
+def test_pushing_again_heals_a_damaged_list(shards: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    push(shards, target)
+    cut(target / "step-000000000/root.manifest")
+    with pytest.raises(CorruptionError, match=r"list of files is damaged .* push the files again"):
+        pull(target, tmp_path / "damaged")
+
+    assert push(shards, target) == []
+    pull(target, tmp_path / "pulled")
+    assert contents(tmp_path / "pulled") == contents(shards)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
 def test_what_is_no_dataset_is_refused(shards: Path, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         pull(tmp_path / "nothing", tmp_path / "back")

@@ -6,11 +6,14 @@ open or pull again; then what differs between the places.
 
 import threading
 from collections.abc import Iterator
+from concurrent import futures
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import ffrecord
+import ffrecord.checkpoint as ckpt
 from daemon import Daemon
 from ffrecord import archive, catalogue
 from ffrecord.errors import ConflictError
@@ -86,7 +89,7 @@ def test_a_version_never_changes(root: str, tmp_path: Path) -> None:
     place = f"{root}/train"
     made = catalogue.publish(one, place, "1.0", tags=["stable"])
 
-    with pytest.raises(ConflictError, match=r"train@1\.0 exists already, and a version never"):
+    with pytest.raises(ConflictError, match=r"train@1\.0 exists already, with other files"):
         catalogue.publish(two, place, "1.0")
     with pytest.raises(ConflictError, match=r"is a tag of version 1\.0"):
         catalogue.publish(two, place, "stable")
@@ -267,6 +270,46 @@ def test_one_version_published_at_once_is_that_of_one(root: str, tmp_path: Path)
     winner = done.index(True)
     assert catalogue.show(f"{place}@1.0") == results[winner]
     assert numbers(root, "train@1.0", tmp_path / "pulled") == list(range(winner, winner + 20))
+
+
+def test_a_call_that_is_repeated_after_its_commit_succeeds(root: str, tmp_path: Path) -> None:
+    files, place = [make(tmp_path / "a.ffr", 0), make(tmp_path / "b.ffr", 20)], f"{root}/train"
+    card: dict[str, Any] = {"description": "first", "card": "# Card", "tags": ["best"]}
+    made = catalogue.publish(files, place, "1.0", **card)
+    catalogue.publish(make(tmp_path / "c.ffr", 40), place, "1.1")
+    changes = len(ckpt.list(f"{root}/train/.catalogue"))
+
+    again = catalogue.publish(files, place, "1.0", **card)
+    tried = catalogue.publish(files, place, "1.0", **card, dry_run=True)
+
+    assert again == tried == made
+    assert catalogue.tag(f"{place}@1.0", "best") == made
+    assert len(ckpt.list(f"{root}/train/.catalogue")) == changes
+    assert [each.version for each in catalogue.versions(place).versions] == ["1.0", "1.1"]
+    for other in ({**card, "description": "second"}, {"card": "# Card"}):
+        with pytest.raises(ConflictError, match="with other files or another card"):
+            catalogue.publish(files, place, "1.0", **other)
+    with pytest.raises(ConflictError, match="with other files or another card"):
+        catalogue.publish(files[::-1], place, "1.0", **card)
+    catalogue.tag(f"{place}@1.1", "best")
+    with pytest.raises(ConflictError, match="'best' does not stand for it"):
+        catalogue.publish(files, place, "1.0", **card)
+    assert catalogue.show(f"{place}@best").version == "1.1"
+
+
+def test_one_version_of_the_same_files_may_be_published_at_once(root: str, tmp_path: Path) -> None:
+    file, place = make(tmp_path / "a.ffr", 0), f"{root}/train"
+    barrier = threading.Barrier(3)
+
+    def run(_: int) -> catalogue.Version:
+        barrier.wait()
+        return catalogue.publish(file, place, "1.0", tags=["best"])
+
+    with futures.ThreadPoolExecutor(3) as threads:
+        made = list(threads.map(run, range(3)))
+
+    assert made == [catalogue.show(f"{place}@1.0")] * 3
+    assert numbers(root, "train@1.0", tmp_path / "pulled") == list(range(20))
 
 
 @pytest.mark.parametrize("version", ["", "-1", "a b", "a@b", "a/b", "x" * 65, "é"])

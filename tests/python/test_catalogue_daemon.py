@@ -195,6 +195,7 @@ def test_a_token_gives_access_to_the_versions_below_its_prefix(tmp_path: Path) -
     clients = {"writer": ("team/", ["read", "write"]), "reader": ("team/", ["read"])}
     clients["other"] = ("others/", ["read", "write"])
     clients["inner"] = ("team/train/", ["read", "write"])
+    clients["blind"] = ("team/", ["write"])
     for client, (prefix, rights) in clients.items():
         token = make_token(
             key, prefix=prefix, rights=rights, expires_s=int(time.time()) + 600, client=client
@@ -223,6 +224,23 @@ def test_a_token_gives_access_to_the_versions_below_its_prefix(tmp_path: Path) -
             place("reader")
         ]
         assert catalogue.publish(file, place("inner"), "2").parent == "1"
+        with pytest.raises(ConflictError, match="train has versions"):
+            ffrecord.publish(file, place("blind"), replace=True)
+        assert ffrecord.open(place("reader")).versions == ("team/train@2",)
+
+
+def test_a_version_at_a_daemon_is_not_pulled(daemon: Daemon, tmp_path: Path) -> None:
+    place, file = daemon.address("train"), make(tmp_path / "a.ffr", 0)
+    catalogue.publish(file, place, "1", tags=["best"])
+    for target in (place, f"{place}@1", f"{place}@best"):
+        with pytest.raises(ValueError, match=r"train@1 is at a daemon|train@best is at a daemon"):
+            archive.pull(target, tmp_path / "pulled")
+    ffrecord.publish(file, daemon.address("plain"))
+    with pytest.raises(FileNotFoundError, match="published at a daemon is opened, not pulled"):
+        archive.pull(daemon.address("plain"), tmp_path / "pulled")
+    catalogue.publish(file, tmp_path / "store", "1")
+    with pytest.raises(FileNotFoundError, match=r"store --version 1"):
+        archive.pull(f"{tmp_path}/store@1", tmp_path / "pulled")
 
 
 def test_versions_survive_the_loss_of_a_node(tmp_path: Path) -> None:
@@ -369,7 +387,7 @@ def test_a_removal_that_would_fail_is_no_dry_run(daemon: Daemon, tmp_path: Path)
     place = daemon.address("train")
     catalogue.publish(make(tmp_path / "a.ffr", 0), place, "1", tags=["best"])
     for address, message in (
-        (place, "has versions; name the version to remove"),
+        (place, "has versions, or had some; name the version to remove"),
         (f"{place}@best", "'best' is a tag of version 1; name the version"),
     ):
         for flag in ("--dry-run", "--yes"):

@@ -122,6 +122,10 @@ def test_a_mistake_is_told_with_its_line(tmp_path: Path, text: str, line: int, w
     assert len(done.stderr) < 1000
 
 
+def nested_quotas(count: int) -> str:
+    return ",".join("a/" * depth + "=1G" for depth in range(count))
+
+
 IN_CLUSTER = ["--cluster", "c", "--coordinator", "etcd:http://127.0.0.1:2379"]
 
 
@@ -143,6 +147,9 @@ IN_CLUSTER = ["--cluster", "c", "--coordinator", "etcd:http://127.0.0.1:2379"]
         (["--quotas", "train/=many"], 2, "not 'train/=many'"),
         (["--quotas", "a/=1G,a/=2G"], 2, "each prefix once"),
         (["--quotas", "a b=1G"], 2, "quotas: must be a list like"),
+        ([*IN_CLUSTER, "--quotas", nested_quotas(6) + ",b/=1G"], 0, ""),
+        ([*IN_CLUSTER, "--quotas", nested_quotas(7)], 2, "7 of them hold for one name"),
+        (["--quotas", nested_quotas(7)], 0, ""),
         (["--tenant-weights", "a/=100, b/=1,=2", "--token-keys", "keys"], 0, ""),
         (["--tenant-weights", "a/=0", "--token-keys", "keys"], 2, "from 1 to 100"),
         (["--tenant-weights", "a/=101", "--token-keys", "keys"], 2, "not 'a/=101'"),

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 import ffrecord.checkpoint as ckpt
-from ffrecord._base.addresses import CATALOGUE, SCHEME, Target, below
+from ffrecord._base.addresses import (
+    CATALOGUE,
+    SCHEME,
+    VERSION,
+    Target,
+    below,
+    split_version,
+)
 from ffrecord._base.background_copies import Copying
 from ffrecord._base.destination import destination_path
 from ffrecord._base.folders import sync_folder
@@ -68,7 +75,8 @@ def push(
     if has_versions(where, timeout_s):
         raise ConflictError(
             errno.EEXIST,
-            f"{where} has versions; give the files one, with ffrecord publish --version",
+            f"{where} has versions, or had some; give the files one, with ffrecord publish "
+            "--version",
         )
     sent, listed = store_files(
         files, where, timeout_s=timeout_s, dry_run=dry_run, progress=progress
@@ -101,7 +109,7 @@ def store_files(
         raise ValueError(f"two files are called {twice[0]}: in a dataset names are unique")
     if CATALOGUE in names:
         raise ValueError(f"a file of a dataset cannot be called {CATALOGUE}; rename it")
-    ckpt.latest(where, timeout_s=timeout_s)  # It raises if this is no target, or does not answer.
+    list_steps(where, timeout_s)  # It raises if this is no target, or does not answer.
     total, done = sum(path.stat().st_size for path in paths), 0
     sent: list[str] = []
     listed: dict[str, dict[str, Any]] = {}
@@ -149,7 +157,8 @@ def pull(
     Raises:
         FileNotFoundError: there is no dataset, or no such version.
         CorruptionError: a stored file is damaged; it does not appear in `folder`.
-        ValueError: `target` is no target, or `folder` is an address.
+        ValueError: `target` is no target, or has a dataset that is opened, or `folder` is an
+            address.
     """
     where, into = os.fsdecode(target), destination_path(folder, "the folder")
     listed = newest_list(where, timeout_s, version)
@@ -200,12 +209,14 @@ def newest_list(
         CorruptionError: the stored object is damaged, or not a list of files. An older list is
             another dataset.
     """
+    if where.startswith(SCHEME) and split_version(where)[1] is not None:
+        raise _opened(where)
     document = read(where, timeout_s)
     if version is not None or document.versions:
         return _files_of_version(document, version)
     newest = newest_on_line(where, timeout_s)
     if newest is None:
-        raise FileNotFoundError(f"{where} keeps no dataset; ffrecord push brings one there")
+        raise FileNotFoundError(_no_dataset(where))
     return _list_of(where, newest, timeout_s)
 
 
@@ -298,8 +309,7 @@ def _send(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float)
     """Store a file as the next step, whatever step others who send files of its name are at."""
     state = {"content": np.memmap(path, "uint8", "r"), "facts": facts}
     for tries in range(1, _TRIES_MAX + 1):
-        before = ckpt.latest(run, timeout_s=timeout_s)
-        step = 0 if before is None else before.step + 1
+        step = max(list_steps(run, timeout_s), default=-1) + 1  # Also behind damaged ones.
         try:
             return ckpt.save(run, step, state, group="alone", timeout_s=timeout_s)
         except ConflictError:
@@ -357,10 +367,24 @@ def _bring(path: pathlib.Path, run: str, facts: dict[str, Any], timeout_s: float
     sync_folder(path.parent)
 
 
+def _opened(address: str) -> ValueError:
+    return ValueError(f"{address} is at a daemon: open it, instead of pulling it")
+
+
+def _no_dataset(where: str) -> str:
+    text = f"{where} keeps no dataset; ffrecord push brings one there"
+    if where.startswith(SCHEME):
+        return f"{text}, and one that was published at a daemon is opened, not pulled"
+    place, sign, version = where.rpartition("@")
+    if sign and VERSION.fullmatch(version):
+        return f"{text}; a version is given apart from its place: {place} --version {version}"
+    return text
+
+
 def _files_of_version(document: Document, version: str | None) -> dict[str, dict[str, Any]]:
     found = document.find(version)
     if document.place.startswith(SCHEME):
-        raise ValueError(f"{found.address} is at a daemon: open it, instead of pulling it")
+        raise _opened(found.address)
     listed = dict(found.stored)
     if not all(is_listed(*each) for each in listed.items()):
         raise CorruptionError(f"{found.address}: the list of its files is damaged")

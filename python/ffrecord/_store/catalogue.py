@@ -110,7 +110,8 @@ def publish(
 
     The version and its card appear together, once all files are there. They never change, and the
     version's name is never used again. If a call has failed, repeat it: files that are there are
-    not sent again.
+    not sent again, and a version that is there already, with the same files and the same card, is
+    returned as it is.
 
     Args:
         files: as for `ffrecord.publish` at a daemon, as for `archive.push` elsewhere.
@@ -127,8 +128,9 @@ def publish(
         progress: called with bytes done and bytes in all.
 
     Raises:
-        ConflictError: the version exists or was removed; or a dataset without versions has the
-            name; or an earlier call of this version, with other files, was not completed.
+        ConflictError: the version exists with other files, another card or without one of the tags,
+            or was removed; or a dataset without versions has the name; or an earlier call of this
+            version, with other files, was not completed.
         CorruptionError: a file is damaged.
         ValueError, TypeError: an argument is malformed.
         OSError: the files cannot be read, or the place cannot be written or reached.
@@ -142,14 +144,8 @@ def publish(
     if durability != "replicas" and not where.startswith(SCHEME):
         raise ValueError(f"durability is for versions in a cluster, and {where} is none")
     document = read(where, timeout_s)
-    document.refuse_taken(version)
-    if document.step < 0:
-        _refuse_steps(where, timeout_s)
-    if where.startswith(SCHEME):
-        options = {"durability": durability, "timeout_s": timeout_s, "progress": progress}
-        facts = _publish_at_daemon(files, where, version, dry_run, options)
-    else:
-        facts = _store_files(files, where, timeout_s, dry_run, progress)
+    options = {"durability": durability, "timeout_s": timeout_s, "progress": progress}
+    facts = _bring(files, document, version, dry_run, options)
     made = Version(
         dataset=name_of(where),
         version=version,
@@ -333,6 +329,26 @@ def _take_off(place: str, version: str, timeout_s: float) -> None:
 
 def _data(place: str, version: str) -> str:
     return below(place, f"{VERSIONS}/{version}")
+
+
+def _bring(
+    files: Where, document: Document, version: str, dry_run: bool, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Bring the data of a version to its place, unless the version is there; return its facts.
+
+    Raises:
+        ConflictError: the name of the version or of the dataset is taken.
+    """
+    where, timeout_s = document.place, options["timeout_s"]
+    if document.has(version):  # Perhaps an earlier call was not told so: the facts decide.
+        with open_records(files, timeout_s=timeout_s) as local:
+            return _facts(local)
+    document.refuse_taken(version)
+    if document.step < 0:
+        _refuse_steps(where, timeout_s)
+    if where.startswith(SCHEME):
+        return _publish_at_daemon(files, where, version, dry_run, options)
+    return _store_files(files, where, timeout_s, dry_run, options["progress"])
 
 
 def _publish_at_daemon(

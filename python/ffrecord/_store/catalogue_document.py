@@ -133,9 +133,11 @@ class Document:
     def refuse_taken(self, name: str) -> None:
         """Raise ConflictError if a new version cannot have this name."""
         where = with_version(self.place, name)
-        if any(version.version == name for version in self.versions):
+        if self.has(name):
             raise ConflictError(
-                errno.EEXIST, f"{where} exists already, and a version never changes; choose another"
+                errno.EEXIST,
+                f"{where} exists already, with other files or another card, and a version never "
+                "changes; choose another",
             )
         if name in self.removed:
             raise ConflictError(
@@ -147,12 +149,22 @@ class Document:
                 f"{where} is a tag of version {self.tags[name]}; choose another version",
             )
 
+    def has(self, name: str) -> bool:
+        """Whether there is a version of this name."""
+        return any(version.version == name for version in self.versions)
+
     def with_new(self, version: Version, tags: tuple[str, ...]) -> "Document":
         """The document with a version more, the newest, and its tags.
+
+        This document, if it has exactly that: an earlier call was carried out, and its caller has
+        not heard of it.
 
         Raises:
             ConflictError: the name is taken.
         """
+        if any(self._is_same(there, version) for there in self.versions):
+            self._refuse_moved(version.version, tags)
+            return self
         self.refuse_taken(version.version)
         made = replace(version, parent=self.versions[-1].version if self.versions else None)
         more = replace(self, versions=(*self.versions, made))
@@ -160,8 +172,30 @@ class Document:
             more = more.tagged(tag, version.version)
         return more
 
+    def _is_same(self, there: Version, made: Version) -> bool:
+        """Whether `there` is what the call that has made `made` publishes; not when it did."""
+
+        def facts(version: Version) -> tuple[object, ...]:
+            # A daemon's names of files are for people: two of one name get different ones there.
+            is_served = self.place.startswith(SCHEME)
+            files = [replace(each, name="" if is_served else each.name) for each in version.files]
+            said = version.description, version.licence, version.card
+            return version.version, *said, dict(version.schema), version.fingerprint, files
+
+        return facts(there) == facts(made)
+
+    def _refuse_moved(self, version: str, tags: tuple[str, ...]) -> None:
+        """Raise ConflictError if a tag does not stand for a version; others may have moved it."""
+        for tag in tags:
+            if self.tags.get(tag) != version:
+                raise ConflictError(
+                    errno.EEXIST,
+                    f"{with_version(self.place, version)} exists already, with these files and this"
+                    f" card, and {tag!r} does not stand for it; ffrecord tag moves a tag",
+                )
+
     def tagged(self, tag: str, version: str) -> "Document":
-        """The document with a tag that stands for a version from then on.
+        """The document with a tag that stands for a version from then on; this one, if it does.
 
         Raises:
             FileNotFoundError: there is no such version.
@@ -172,6 +206,8 @@ class Document:
             raise ConflictError(
                 errno.EEXIST, f"{self.place}: {tag!r} is a version, and cannot be a tag too"
             )
+        if self.tags.get(tag) == found.version:
+            return self
         return replace(self, tags={**self.tags, tag: found.version})
 
     def untagged(self, tag: str) -> "Document":
@@ -228,7 +264,7 @@ def read(place: str, timeout_s: float) -> Document:
 def change(place: str, alter: Callable[[Document], Document], timeout_s: float) -> Document:
     """Save what `alter` makes of the document, which may have been changed by others meanwhile.
 
-    `alter` may be called several times, and may raise.
+    `alter` may be called several times, and may raise. Nothing is saved if it changes nothing.
 
     Raises:
         ConflictError: others have changed it all the time.
@@ -236,6 +272,8 @@ def change(place: str, alter: Callable[[Document], Document], timeout_s: float) 
     run = below(place, CATALOGUE)
     for _ in range(_TRIES_MAX):
         made = alter(now := read(place, timeout_s))
+        if made is now:
+            return now
         try:
             ckpt.save(run, now.step + 1, _encoded(made), group="alone", timeout_s=timeout_s)
         except ConflictError:

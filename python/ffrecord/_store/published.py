@@ -74,8 +74,8 @@ def publish(
     if _has_versions(address, timeout_s):
         raise ConflictError(
             errno.EEXIST,
-            f"{address} has versions; give the files one, with ffrecord.catalogue.publish or "
-            "ffrecord publish --version",
+            f"{address} has versions, or had some; give the files one, with "
+            "ffrecord.catalogue.publish or ffrecord publish --version",
         )
     publish_plain(
         files,
@@ -146,9 +146,11 @@ def remove_published(address: str, *, timeout_s: float = 30.0) -> None:
 
 
 def only_versions(address: str) -> FileNotFoundError:
-    """The error for removing a dataset that has versions."""
+    """The error for removing a dataset that has, or had, versions."""
     return FileNotFoundError(
-        errno.ENOENT, f"{address} has versions; name the version to remove, as NAME@VERSION"
+        errno.ENOENT,
+        f"{address} has versions, or had some; name the version to remove, as NAME@VERSION. The "
+        "list of their names stays, so that none is used again",
     )
 
 

@@ -11,6 +11,7 @@
 #include "libffrecord/base/hex.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "server/metadata/name_quotas.h"
+#include "server/metadata/version_list.h"
 #include "server/service/catalog/upload_records.h"
 
 namespace ffrecord::server {
@@ -256,16 +257,15 @@ Result<net::RevisionReply> Catalog::Publish(const net::Publish& publish,
                                             std::string_view own_prefix) {
   auto manifest = DecodeDatasetManifest(bytes);
   if (!manifest) return Error{ErrorCode::kInvalidArgument, manifest.error().message};
-
   const std::lock_guard lock(mutex_);
   const auto found = FFR_TRY(FindName(meta_, publish.name));
   // Our own commit, whose reply was lost.
   if (found && found->attempt == publish.attempt) return net::RevisionReply{found->revision};
   FFR_TRY(CheckNameChange(ChangeOf(publish.mode), publish.name, found ? found->revision : 0,
                           publish.expected_revision));
-
+  if (!FFR_TRY(meta_.List(NameKey(VersionListOf(publish.name)), "", 1)).entries.empty())
+    return RefusalForVersions(publish.name);
   FFR_TRY(CheckQuotas(publish.name, manifest.value().size_bytes()));
-
   MetaStore::Commit commit;
   FFR_TRY(CheckExtents(manifest.value(), own_prefix, commit));
   commit.compares.push_back({NameKey(publish.name), found ? found->revision : 0});

@@ -1,5 +1,6 @@
 #include "server/service/connection/open_put.h"
 
+#include <cerrno>
 #include <chrono>
 
 namespace ffrecord::server {
@@ -7,6 +8,13 @@ namespace {
 
 // How often the catalog hears that an extent goes on: an upload may last longer than the grace.
 constexpr auto kHeardInterval = std::chrono::seconds(1);
+
+// The file system's own quota is a full disk to clients: to them EDQUOT is a quota of the daemon's,
+// which no other node would answer otherwise.
+Error OfDisk(Error error) {
+  if (error.system_errno == EDQUOT) error.system_errno = ENOSPC;
+  return error;
+}
 
 }  // namespace
 
@@ -56,8 +64,8 @@ Result<Reply> OpenPut::Open(const std::shared_ptr<OpenPut>& put) {
   if (opened && !opened.value()) return OpenIn(put);
   put->place_.reset();
   if (!opened) {
-    put->error_ = opened.error();
-    return std::move(opened).error();
+    put->error_ = OfDisk(std::move(opened).error());
+    return *put->error_;
   }
   put->writer_ = std::move(opened).value();
   return Answer(FrameType::kPutBegin, net::PutBeginReply{false}.Encode());
@@ -82,7 +90,7 @@ Result<void> OpenPut::Append(std::span<const std::byte> bytes) {
     }
     return {};
   }
-  error_ = std::move(appended).error();
+  error_ = OfDisk(std::move(appended).error());
   writer_.reset();
   return *error_;
 }
@@ -110,7 +118,8 @@ Result<void> OpenPut::SealWriter(const net::PutSeal& seal, Clock::time_point arr
   times.write_checksum.Observe(checksum_time);
   times.write_disk.Observe(write_time_ - checksum_time);
   times.write_whole.Observe(end - begun_);
-  return sealed;
+  if (!sealed) return OfDisk(std::move(sealed).error());
+  return {};
 }
 
 }  // namespace ffrecord::server

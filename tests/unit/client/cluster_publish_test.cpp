@@ -1,11 +1,13 @@
-// Goal: a dataset is published though a node is lost between its upload and its publication.
+// Goal: a dataset is published though a node is lost between its upload and its publication, and is
+// refused at once where no node could do better.
 // Method: three daemons of one cluster in this process; one of them that has taken an extent ends
-// in the middle of the upload.
+// in the middle of the upload; quotas.
 
 #include <ffrecord/client/dataset.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <filesystem>
 #include <random>
@@ -13,6 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "bytes.h"
+#include "client/dataset/cluster.h"
+#include "client/dataset/upload.h"
 #include "daemon_cluster.h"
 #include "test_file.h"
 
@@ -74,6 +79,27 @@ TEST_F(ClusterPublishTest, WhatALostNodeHadGoesToAnother) {
   const auto reader = OpenDataset(where, {}, Options());
   ASSERT_TRUE(reader) << reader.error().message;
   EXPECT_EQ(reader.value().record_count(), kFileCount);
+}
+
+// No other node has another quota: whoever asks them all until the timeout hears of that instead.
+TEST_F(ClusterPublishTest, WhatPassesAQuotaIsRefusedAtOnceThoughANodeIsDown) {
+  server::Server::Options options;
+  options.quotas = {{"", 20'000}};
+  StartNodes(3, options);
+  const auto cluster = Cluster::Find(net::Location::ParseAll(Address("a")).value(), Options());
+  ASSERT_TRUE(cluster) << cluster.error().message;
+  const std::string content(30'000, 'x');
+  const auto bytes = test::AsBytes(content);
+  for (const bool is_down : {false, true}) {
+    if (is_down) nodes_[0].daemon->Kill();
+    const auto begin = net::Clock::now();
+    const auto refused = Upload(cluster.value()).PutBytes("f", {&bytes, 1});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().system_errno, EDQUOT) << refused.error().message;
+    EXPECT_NE(refused.error().message.find("wait to be published"), std::string::npos)
+        << refused.error().message;
+    EXPECT_LT(net::Clock::now() - begin, Options().timeout / 2) << is_down;
+  }
 }
 
 TEST_F(ClusterPublishTest, ANameThatIsTakenIsNotTriedAgain) {

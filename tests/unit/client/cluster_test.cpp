@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <map>
 #include <set>
 #include <thread>
@@ -185,6 +186,31 @@ TEST_F(ClusterTest, AnUploadWaitsForNodesUntilItsTimeoutAndSaysWhatIsMissing) {
   EXPECT_NE(manifest.error().message.find("1 of 2 failure domains"), std::string::npos)
       << manifest.error().message;
   EXPECT_LT(net::Clock::now() - begin, 10s);
+}
+
+// The last tries have too little time for an answer.
+TEST_F(ClusterTest, WhyNodesTookAnExtentNotIsToldThoughTheyDoNotAnswerAtTheEnd) {
+  std::array<std::atomic<int>, FakeCluster::kNodeCount> asked{};
+  std::vector<std::unique_ptr<test::FakeDaemon>> nodes;
+  for (std::uint16_t i = 0; i < FakeCluster::kNodeCount; ++i)
+    nodes.push_back(std::make_unique<test::FakeDaemon>(
+        [&count = asked[i]](test::FakeDaemon::Request& request) {
+          if (request.header.type == net::FrameType::kPutBegin && count++ == 0)
+            test::FakeDaemon::SendError(request, ErrorCode::kIo, ENOSPC);
+          return true;
+        },
+        true, net::kCapabilityNone, cluster_.IdentityOf(i)));
+  cluster_.Alter([&](auto& reply, auto&) {
+    for (std::size_t i = 0; i < nodes.size(); ++i)
+      reply.nodes[FakeCluster::kScriptCount + i].address = nodes[i]->address().ToString();
+  });
+  Upload upload(Find({1s, Transport::kTcp}));
+  const auto manifest = Put(upload);
+  ASSERT_FALSE(manifest);
+  EXPECT_EQ(manifest.error().system_errno, ENOSPC) << manifest.error().message;
+  EXPECT_NE(manifest.error().message.find("as the test wants it"), std::string::npos)
+      << manifest.error().message;
+  for (const auto& count : asked) EXPECT_GT(count, 1);
 }
 
 TEST_F(ClusterTest, AFailureOfTheSourceEndsTheUploadAtOnce) {

@@ -40,6 +40,22 @@ TEST_F(CatalogTest, ModesDecideWhoMayPublish) {
   EXPECT_EQ(code(Publish("name", {a}, kReplace)), ErrorCode::kOk);
 }
 
+// Also by a client that may not look for them. Readers would get the name instead of a version.
+TEST_F(CatalogTest, ANameThatHasVersionsIsNotPublishedItself) {
+  const auto a = Put(1, 0, "a");
+  ASSERT_TRUE(Publish("set/.versions/1", {a}));
+  ASSERT_TRUE(Publish("set/.catalogue/step-00000000000000000000", {a}));
+  for (const auto mode : {kCreate, kReplace}) {
+    const auto refused = Publish("set", {a}, mode);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, ErrorCode::kConflict);
+    EXPECT_NE(refused.error().message.find("has versions"), std::string::npos)
+        << refused.error().message;
+  }
+  EXPECT_TRUE(Publish("set2", {a}));
+  EXPECT_TRUE(Publish("set/.versions/2", {a}));
+}
+
 TEST_F(CatalogTest, ARepeatedAttemptHasOneEffect) {
   const auto a = Put(1, 0, "a");
   const auto first = Publish("name", {a}, kCreate, 0, 7).value().revision;

@@ -32,6 +32,19 @@ TEST_F(ClusterPublicationTest, ItsCommitRestsOnTheNameAndTheUploadAndPutsThatAne
   EXPECT_TRUE(Deletes(commit, UploadKey(kAttempt)));
 }
 
+TEST_F(ClusterPublicationTest, ANameThatHasVersionsIsNotPublishedItself) {
+  one_.Publish("set/.catalogue/step-00000000000000000000", {one_.ExtentOf(true, 5)}, 2, 99);
+  one_.Run(1s);
+  for (const auto mode : {Publication::Mode::kCreate, Publication::Mode::kReplace}) {
+    Begin(mode, {extent_});
+    AnswerAll();
+    const Error error = Late();
+    EXPECT_EQ(error.code, ErrorCode::kConflict);
+    EXPECT_TRUE(Says(error, "set has versions")) << error.message;
+  }
+  EXPECT_EQ(one_.RevisionOf("datasets/set"), 0U);
+}
+
 TEST_F(ClusterPublicationTest, AnotherPublicationOfTheUploadComesBetween) {
   Begin(Publication::Mode::kCreate, {extent_});
   one_.Put(UploadKey(kUpload), {});

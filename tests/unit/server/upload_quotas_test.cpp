@@ -90,6 +90,16 @@ TEST_F(UploadQuotasTest, WhoLetsAnExtentOfOthersGrowIsHeldToTheirQuota) {
   EXPECT_EQ(Begin(Room(3, 10, "a/")), 0);
 }
 
+// So many as the settings of a cluster allow: all of them are dealt out in one commit.
+TEST_F(UploadQuotasTest, SixQuotasMayHoldForAnExtent) {
+  quotas_ = {};
+  std::string owner;
+  for (std::uint64_t i = 0; i < 6; ++i) quotas_[owner += "a/"] = 20 - i;
+  EXPECT_EQ(Begin(Room(0, 11, owner)), 0);
+  EXPECT_EQ(Begin(Room(1, 4, owner)), 0);
+  EXPECT_EQ(Begin(Room(2, 1, owner)), EDQUOT);
+}
+
 // A refusal is final, so it rests on what is published by then.
 TEST_F(UploadQuotasTest, NothingIsRefusedForWhatHasBeenPublishedMeanwhile) {
   EXPECT_EQ(Begin(Room(0, 8)), 0);
