@@ -24,6 +24,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, rule
 import ffrecord
 import files_places
 from files_damage import HOWS, PARTS, check_damaged, damaged
+from files_layouts import LAYOUTS, check_layout
 from files_looking import LOOKING
 from files_packing import FORMS, check_mapped, check_packed
 from files_paths import LOADING, READINGS, Kept, check_file_quickly, demand
@@ -454,6 +455,11 @@ class Files(RuleBasedStateMachine):
     def pack_as(self, of: Kept, form: str) -> None:
         """The table in another form, packed, once and joined to itself."""
         named(f"pack of {form}", check_packed, of, form, self._folder())
+
+    @rule(layout=st.sampled_from(sorted(LAYOUTS)), seed=st.integers(0, 999))
+    def pack_a_layout(self, layout: str, seed: int) -> None:
+        """A folder with files of a split, and other things beside them."""
+        named(f"pack of {layout}", check_layout, layout, seed, self._folder())
 
     @rule(of=tables)
     def pack_through_a_function(self, of: Kept) -> None:

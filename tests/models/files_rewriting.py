@@ -285,3 +285,26 @@ def an_export_read_by_pack(file: Kept, where: str, work: Path) -> None:
             seen = json.loads(bytes(one["payload"]))["record"]
             said = f"export to JSON lines and pack, record {number}"
             check_json(file, seen, file.rows[number], file.columns.names, said)
+
+
+@exporting
+def plain_lines_read_by_pack(file: Kept, where: str, work: Path) -> None:
+    """Plain lines, packed and exported again, are the same lines; or a line or column is named."""
+    if not file.columns.spelled:
+        return
+    code, _, err = run("ffrecord", "export", "--plain", where, work / "o.jsonl")
+    if code == 2 and file.keys is not None:
+        demand("keys" in err, f"export --plain: {err.strip()[-200:]}")
+        return
+    demand(code == 0, f"export --plain: exit code {code}: {err.strip()[-200:]}")
+    code, _, err = run("ffrecord-pack", work / "o.jsonl", work / "p.ffr")
+    if code == 2:
+        said = f"ffrecord-pack of plain lines: {err.strip()[-200:]}"
+        demand("column" in err or "line " in err, said)
+        return
+    demand(code == 0, f"ffrecord-pack of plain lines: exit code {code}: {err.strip()[-200:]}")
+    done("ffrecord", "export", "--plain", work / "p.ffr", work / "q.jsonl")
+    lines = [(work / name).read_text().splitlines() for name in ("o.jsonl", "q.jsonl")]
+    demand(len(lines[1]) == len(file.rows), f"plain lines: {len(lines[1])} of {len(file.rows)}")
+    for number, (one, other) in enumerate(zip(*lines, strict=True)):
+        demand(one == other, f"plain lines packed, line {number}: {other!r:.150}, not {one!r:.150}")

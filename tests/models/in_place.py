@@ -31,7 +31,7 @@ from files_looking import LOOKING
 from files_paths import LOADING, READINGS, check_rows, demand
 from files_rewriting import EXPORTING, REWRITING
 from files_writing import in_child, named
-from in_place_sources import KINDS_IN_PLACE, Shard, Source
+from in_place_sources import KINDS_IN_PLACE, Shard, Source, write_apart
 from table_values import Differs
 
 _MEMORY = Path("/dev/shm")
@@ -297,6 +297,24 @@ class InPlace(RuleBasedStateMachine):
             self._check_index_stays(of, shard)
         if reader is None:
             self._check(of, "after the bytes were given back")
+
+    @rule(of=sources, at=which, number=number)
+    def take_a_sample_apart(self, of: Source, at: int, number: int) -> None:
+        """A tar with the files of a sample in two places is packed and indexed by nobody."""
+        shard = of.shards[at % len(of.shards)]
+        folder = self._folder()
+        path = folder / shard.path.name
+        if of.kind != "samples" or not write_apart(shard.path, path, number):
+            return
+        made = folder / "made"
+        for words in (
+            ("ffrecord", "index", path),
+            ("ffrecord-pack", path, made.with_suffix(".ffr")),
+            ("ffrecord-pack", path, made, "--part-size", "2000B"),
+        ):
+            code, _, err = run(*words)
+            said = f"{words[0]}: a sample in two places: exit code {code}: {err[-300:]}"
+            demand(code == 2 and "not adjacent" in err, said)
 
     def _check_index_stays(self, of: Source, shard: Shard) -> None:
         """Indexed again, bytes that changed unseen do not become what was written."""

@@ -236,6 +236,33 @@ def _write_tar(path: Path, files: Groups, chance: random.Random) -> list[tuple[i
     ]
 
 
+def write_apart(source: Path, path: Path, number: int) -> bool:
+    """Write a tar of samples again, with a file of one of them apart from its others.
+
+    False if no sample has several files, or there is no other sample to stand between them.
+    """
+    with tarfile.open(source) as tar:
+        members = [(each, tar.extractfile(each)) for each in tar if each.isfile()]
+        files = [(each, taken.read() if taken else b"") for each, taken in members]
+    samples: dict[str, list[Any]] = {}
+    for each, data in files:
+        samples.setdefault(each.name.partition(".")[0], []).append((each, data))
+    several = [name for name, own in samples.items() if len(own) > 1]
+    if not several or len(samples) < 2:
+        return False
+    chosen = several[number % len(several)]
+    own = samples[chosen]
+    # A label without a file is another error.
+    labels = [place for place, (each, _) in enumerate(own) if each.name.endswith(".cls")]
+    taken_out = own.pop(labels[0] if labels else number % len(own))
+    order = [pair for each in samples.values() for pair in each]
+    order.insert(0 if chosen == list(samples)[-1] else len(order), taken_out)
+    with tarfile.open(path, "w") as tar:
+        for each, data in order:
+            tar.addfile(each, io.BytesIO(data))
+    return True
+
+
 def _name(path: Path, number: int, chance: random.Random) -> str:
     return f"{chance.choice(('', 'folder/', 'long' * 40 + '/'))}{path.stem}-{number:04}"
 

@@ -91,6 +91,14 @@ def fails_once(sample: Sample) -> Sample:
     return sample
 
 
+def fails_while_marked(sample: Sample) -> Sample:
+    """Fails for each name that ends in 5, as long as there is a mark."""
+    mark = pathlib.Path(os.environ["FFRECORD_TEST_MARKS"], "fails")
+    if sample["name"].endswith("5") and mark.exists():
+        raise KeyError("five")
+    return sample
+
+
 def dies_at_95(sample: Sample) -> Sample:
     if sample["name"].endswith("95"):
         os.kill(os.getpid(), signal.SIGKILL)

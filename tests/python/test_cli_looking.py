@@ -519,3 +519,17 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
     small, large = peak_mib(20_000), peak_mib(300_000)
     assert large < small + 40, (small, large)  # The file has 300 MB.
+
+
+def test_values_of_other_types_that_are_stored_as_numbers_are_found(tmp_path: Path) -> None:
+    """Such as Arrow's booleans of a byte, which `head` shows as numbers."""
+    pa = pytest.importorskip("pyarrow")
+    if not hasattr(pa, "bool8"):
+        pytest.skip("this pyarrow has no such type")
+    stored = pa.array([0, None, 1, 0], pa.int8())
+    table = pa.table({"x": pa.ExtensionArray.from_storage(pa.bool8(), stored)})
+    ffrecord.write_table(table, tmp_path / "a.ffr")
+
+    for value, found in ((0, [0, 3]), (1, [2])):
+        out = ok("ffrecord", "find", tmp_path / "a.ffr", "--where", f"x={value}", "--json")
+        assert [json.loads(line)["index"] for line in out.splitlines()] == found

@@ -90,3 +90,26 @@ def test_samples_that_failed_in_an_earlier_run_are_tried_again_on_request(
 
     assert not summary.failures
     assert len(records(tmp_path / "x")) == 300
+
+
+def test_samples_that_failed_before_a_shuffle_are_known_of_its_result(
+    files: Path, tmp_path: Path, marks: Path
+) -> None:
+    """The result is of records: what became of samples is known of its first half alone."""
+    options: dict[str, Any] = {"map": packing_functions.fails_while_marked, "shuffle": 3}
+    options["part_size_bytes"] = PART
+    (marks / "fails").touch()
+    failed = pack(files, tmp_path / "x", max_failures=300, **options).failures
+    assert len(failed) == 30
+    assert pack(files, tmp_path / "x", max_failures=300, **options).failures == failed
+    with pytest.raises(FailedSamplesError, match="30 samples failed"):
+        pack(files, tmp_path / "x", max_failures=29, **options)
+    with pytest.raises(ConflictError, match="--overwrite"):
+        pack(files, tmp_path / "x", retry_failed=True, **options)
+
+    (marks / "fails").unlink()
+    summary = pack(files, tmp_path / "x", retry_failed=True, replace=True, **options)
+
+    assert not summary.failures
+    assert len(records(tmp_path / "x")) == 300
+    assert os.listdir(tmp_path) == ["x"]

@@ -92,6 +92,14 @@ PARTIAL: dict[str, tuple[list[str], str]] = {
         ["data/train-00000-of-00003.jsonl", "data/train-00002-of-00003.jsonl"],
         "lacks number 1 of the 3 files train-N-of-00003.jsonl",
     ),
+    "a shard is there twice": (
+        ["train-00000-of-00002.jsonl", "train-0-of-00002.jsonl", "train-00001-of-00002.jsonl"],
+        "has number 0 of the 2 files train-N-of-00002.jsonl twice",
+    ),
+    "JSON that is no description": (
+        ["train/a.jsonl", "train/b.json"],
+        "b.json would be left out",
+    ),
     "the last shard is missing": (["train-00000-of-00002.jsonl"], "lacks number 1 of the 2 files"),
     "two sets of shards": (
         ["train-00000-of-00001.jsonl", "train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"],
@@ -114,6 +122,17 @@ PARTIAL: dict[str, tuple[list[str], str]] = {
         ["data/train/metadata.jsonl", "data/train/0001.png"],
         "0001.png would be left out",
     ),
+    "pictures in data": (["data/train.jsonl", "data/0001.png"], "0001.png would be left out"),
+    "pictures in data, and a split above": (
+        ["train.jsonl", "data/0001.png"],
+        "0001.png would be left out",
+    ),
+    "a split of another kind": (["train.json", "test.jsonl"], "train.json is called as the split"),
+    "a compressed split": (
+        ["data/train-00000-of-00001.jsonl.zst", "data/test.jsonl"],
+        "jsonl.zst would be left out",
+    ),
+    "a split in capitals": (["train.JSONL", "test.jsonl"], "train.JSONL is called as the split"),
 }
 
 
@@ -125,6 +144,60 @@ def test_a_folder_of_which_a_part_would_be_lost_is_refused(what: str, tmp_path: 
     message = refused(2, folder, tmp_path / "x")
     assert said in message
     assert "name the files" in message or "download" in message
+
+
+def test_a_split_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    """As in a cache of the hub whose download was cut off."""
+    folder = written(tmp_path / "set", {"test.jsonl": "test"})
+    (folder / "train.jsonl").symlink_to("../blobs/0123")
+    assert "train.jsonl is called as the split train" in refused(2, folder, tmp_path / "x")
+
+
+# What a README.md says of train.jsonl and validation.jsonl, and whether these are its splits.
+DESCRIBED: dict[str, tuple[str, bool]] = {
+    "each file": (
+        "- config_name: default\n  data_files:\n  - {split: train, path: train.jsonl}\n"
+        "  - {split: dev, path: [validation.jsonl]}",
+        True,
+    ),
+    "patterns": ("- data_files: {train: 'train*', validation: './**/val*.jsonl'}", True),
+    "one of several configs": (
+        "- {config_name: a, data_files: '*.jsonl'}\n- {config_name: b, data_files: train.jsonl}",
+        True,
+    ),
+    "a folder": ("- {config_name: default, data_dir: .}", True),
+    "nothing of files": ("- config_name: default", True),
+    "both as one split": (
+        "- config_name: default\n  data_files:\n  - split: train\n    path:\n    - train.jsonl\n"
+        "    - validation.jsonl",
+        False,
+    ),
+    "all as one split": ("- {config_name: default, data_files: '*.jsonl'}", False),
+    "another folder": ("- {config_name: default, data_dir: more}", False),
+    "what is elsewhere": ("- {data_files: 'hf://datasets/a/b/train.jsonl'}", False),
+}
+
+
+@pytest.mark.parametrize("what", DESCRIBED)
+def test_files_are_those_that_the_description_of_a_split_names(what: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="PyYAML is not installed")
+    configs, is_so = DESCRIBED[what]
+    folder = written(tmp_path / "set", {"train.jsonl": "train", "validation.jsonl": "validation"})
+    (folder / "README.md").write_text(f"---\nlicense: mit\nconfigs:\n{configs}\n---\n# A set\n")
+    arguments = ("--split", "train", folder, tmp_path / "x.ffr")
+    if is_so:
+        ok("ffrecord-pack", *arguments)
+        assert [row["name"] for row in records(tmp_path / "x.ffr")] == ["train.jsonl"] * 20
+    else:
+        assert "README.md describes no split of just the files of train" in refused(2, *arguments)
+
+
+@pytest.mark.parametrize("configs", ["configs: 3", "configs: [3]", "configs: ["])
+def test_a_description_that_is_none_is_refused(configs: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml", reason="PyYAML is not installed")
+    folder = written(tmp_path / "set", {"train.jsonl": "train"})
+    (folder / "README.md").write_text(f"---\n{configs}\n---\n")
+    assert "README.md: its configs are no list of files" in refused(2, folder, tmp_path / "x")
 
 
 def test_shards_may_be_numbered_from_one(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ look like numbers and are names; damage and files that do not fit; and one list 
 import csv
 import gzip
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from cli import ok
 from ffrecord.errors import CorruptionError
 from ffrecord.pack import SourceOptions, open_source, pack
 from ffrecord.pack._kinds import KINDS, as_markdown
-from packing import refused
+from packing import records, refused
 
 pytestmark = pytest.mark.wrong_data
 
@@ -246,3 +247,44 @@ def test_a_split_of_a_saved_dataset_is_asked_for(tmp_path: Path) -> None:
     assert ffrecord.read_table(tmp_path / "parts")["text"].to_pylist() == ["test"]
     message = refused(2, whole / "train", tmp_path / "y.ffr", "--split", "test")
     assert "has no splits, such as test" in message
+
+
+def _litdata_of(folder: Path, form: str, values: list[bytes]) -> Path:
+    """One chunk of samples with a number, and values of that form."""
+    folder.mkdir()
+    samples = [
+        struct.pack("<2Iq", 8, len(value), number) + value for number, value in enumerate(values)
+    ]
+    ends = np.cumsum([4 + 4 * (len(samples) + 1), *map(len, samples)]).astype("<u4")
+    head = struct.pack("<I", len(samples)) + ends.tobytes()
+    (folder / "chunk-0-0.bin").write_bytes(head + b"".join(samples))
+    spec = {"type": None, "context": None, "children_spec": []}
+    names = {"type": "builtins.dict", "context": '["n", "x"]', "children_spec": [spec, spec]}
+    config = {"data_format": ["int", form], "data_spec": json.dumps([1, names])}
+    chunk = {"filename": "chunk-0-0.bin", "chunk_size": len(samples)}
+    (folder / "index.json").write_text(json.dumps({"chunks": [chunk], "config": config}))
+    return folder
+
+
+BF16, EMPTY = struct.pack(">3I", 10, 1, 1) + b"\x80\x3f", struct.pack("<4I", 1, 2, 0, 3)
+SHAPED = [struct.pack("<3I", 1, 1, size) + bytes(2 * size) for size in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("form", "values", "said"),
+    [
+        ("tensor", [BF16, BF16], "has arrays of the type 10 of litdata"),
+        ("no_header_tensor:10", [b"\x80\x3f"], "is encoded as no_header_tensor:10"),
+        ("no_header_numpy:11", [bytes(8)], "is encoded as no_header_numpy:11"),
+        ("numpy", [EMPTY], r"has arrays of the shape \(0, 3\)"),
+        ("numpy", SHAPED, r"'x' has arrays that are int16 of shape \(1,\), int16 of shape \(2,\)"),
+    ],
+)
+def test_arrays_of_litdata_that_no_record_holds_are_no_damage_and_can_be_dropped(
+    form: str, values: list[bytes], said: str, tmp_path: Path
+) -> None:
+    folder = _litdata_of(tmp_path / "lit", form, values)
+    with pytest.raises(ValueError, match=f"'x' .*{said}.*--drop" if "'x'" not in said else said):
+        pack(folder, tmp_path / "x")
+    pack(open_source(folder, SourceOptions(drop=("x",))), tmp_path / "y.ffr")
+    assert records(tmp_path / "y.ffr") == [{"n": n} for n in range(len(values))]

@@ -155,3 +155,34 @@ def test_a_writer_takes_the_samples_of_a_reader(tmp_path: Path, name: str) -> No
             writer.write(sample)
     found = ffrecord.read_table(tmp_path / "b.ffr")
     assert repr(found.to_pylist()) == repr(table.to_pylist())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.time64("ns"),
+        pa.list_(pa.time64("ns")),
+        pa.large_list(pa.time64("ns")),
+        pa.struct([("a", pa.time64("ns"))]),
+        pa.map_(pa.string(), pa.time64("ns")),
+    ],
+    ids=str,
+)
+def test_nanoseconds_of_a_time_are_refused_and_not_left_out(kind: Any) -> None:  # noqa: ANN401
+    """As pyarrow leaves them out where pandas is installed."""
+    from ffrecord.pack import _passed
+
+    def values(nanoseconds: int) -> list[Any]:
+        if pa.types.is_struct(kind):
+            return [{"a": nanoseconds}, None]
+        if pa.types.is_map(kind):
+            return [[("a", nanoseconds)], None]
+        return [[nanoseconds] if pa.types.is_nested(kind) else nanoseconds, None]
+
+    whole, cut = (pa.table({"t": pa.array(values(each), kind)}) for each in (5000, 5001))
+    assert list(_passed.rows_of_table(whole, "whole"))[1] == {"t": None}
+    _passed.check_times(whole["t"])
+    with pytest.raises(ValueError, match="nanoseconds"):
+        _passed.check_times(cut["t"])
+    with pytest.raises(ValueError, match=r"cut: the column 't' is .*--cast t=TYPE"):
+        list(_passed.rows_of_table(cut, "cut"))

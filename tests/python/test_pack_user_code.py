@@ -99,6 +99,7 @@ def test_a_module_that_ends_the_process_is_no_success(files: Path, tmp_path: Pat
     ("end", "how"),
     [
         ("ctypes.CDLL(None).exit(0)", "exit() of C"),
+        ("ctypes.CDLL(None).quick_exit(0)", "quick_exit() of C"),
         ("ThreadPoolExecutor().submit(ctypes.CDLL(None).exit, 0).result()", "exit() of C"),
         ("ThreadPoolExecutor().submit(os._exit, 0).result()", "os._exit in a thread"),
     ],

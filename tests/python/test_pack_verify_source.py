@@ -120,6 +120,23 @@ def test_inputs_that_are_gone_touched_or_longer_are_named(tmp_path: Path) -> Non
     assert json.loads(ok("ffrecord", "verify", "--source", "--json", tmp_path / "x"))["is_same"]
 
 
+@pytest.mark.parametrize("cut", [1, 5])
+def test_records_that_are_not_there_any_more_are_named(tmp_path: Path, cut: int) -> None:
+    """Also if those that are compared at a time are not all lost, and other records follow."""
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"id": i}) + "\n" for i in range(900)))
+    pack(path, tmp_path / "x", part_size_bytes=1000)
+    part = tmp_path / "x" / "PART_00001.ffr"
+    before, first = ffrecord.read_table(part), len(ffrecord.open(tmp_path / "x" / "PART_00000.ffr"))
+    ffrecord.write_table(before.slice(0, len(before) - cut), part, replace=True)
+
+    report = verify_source(tmp_path / "x")
+    lost = range(first + len(before) - cut, first + len(before))
+    assert report.differences == tuple(
+        f"{path}: sample {sample}: its record is not there any more" for sample in lost
+    )
+
+
 def test_a_result_that_is_damaged_or_lacks_a_part_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"id": f"{i:06}"}) + "\n" for i in range(900)))

@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import ray.data.block  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
+from ffrecord._base.destination import destination_path
 from ffrecord._read.reader import open as open_records
 from ffrecord._tables.arrow_schema import KEY
 from ffrecord._tables.logical import LogicalSchema
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 _Written = tuple[str, bytes]
 # Such a name ends with this where a column has no type yet: the rows are in a file of Arrow's.
 _ARROW = ".arrow"
+# Options of `Writer` that make sense for each of many new files.
+_OPTIONS = ("compress", "level", "align", "metadata", "dictionary", "key", "copy_columns")
 
 
 class RecordSink(ray.data.Datasink[list[_Written]]):  # type: ignore[misc, unused-ignore]
@@ -50,15 +54,22 @@ class RecordSink(ray.data.Datasink[list[_Written]]):  # type: ignore[misc, unuse
         Args:
             path: of the folder, on a file system that all nodes of Ray see under that path.
             overwrite: replace a folder of record files that exists.
-            options: of `ffrecord.Writer`, such as `compress="zstd"`.
+            options: of `ffrecord.Writer`, such as `compress="zstd"`: those of new files.
 
         Raises:
-            ValueError: the path names a `.ffr` file: many tasks cannot write one.
+            ValueError: the path names a `.ffr` file: many tasks cannot write one; or it is empty,
+                or the address of a store.
+            TypeError: there is no such option.
             ConflictError: the folder exists, and may not be replaced.
             OSError: its parent is missing or cannot be written to.
         """
         super().__init__()
-        self._path = Path(os.path.abspath(path))
+        if wrong := [name for name in options if name not in _OPTIONS]:
+            raise TypeError(
+                f"RecordSink has no option {wrong[0]!r}: the options of its new files are "
+                f"{', '.join(_OPTIONS)}"
+            )
+        self._path = destination_path(path, "the folder")
         if self._path.suffix == ".ffr":
             raise ValueError(f"{self._path} names one file; name a folder, of a file for each task")
         check_vacant(self._path, overwrite)
@@ -77,6 +88,7 @@ class RecordSink(ray.data.Datasink[list[_Written]]):  # type: ignore[misc, unuse
 
     def on_write_start(self, schema: "pa.Schema | None" = None) -> None:
         """Make the folder for the files; Ray calls it in the driver, before any task."""
+        check_vacant(self._path, self._overwrite)  # A sink may be used again.
         self._parts = self._making.enter_context(new_folder(self._path, self._overwrite))
         self._written = self._parts.parent / "written"
         self._written.mkdir()
@@ -131,10 +143,11 @@ class RecordSink(ray.data.Datasink[list[_Written]]):  # type: ignore[misc, unuse
                 no value in any row.
         """
         with self._making:
-            assert self._written is not None
-            written = sorted(each for found in write_result.write_returns for each in found)
-            if not written:
+            returned = [each for found in write_result.write_returns for each in found]
+            written = sorted(returned, key=lambda each: _task_of(each[0]))
+            if not written:  # Ray does not even begin to write a dataset without blocks.
                 raise ValueError(f"{self._path} is not made: the dataset has no rows")
+            assert self._written is not None
             for number, (name, _) in enumerate(written):
                 part = self._parts / part_name(number, len(written))
                 if name.endswith(_ARROW):
@@ -162,6 +175,11 @@ class RecordSink(ray.data.Datasink[list[_Written]]):  # type: ignore[misc, unuse
             raise error
 
 
+def _task_of(name: str) -> tuple[int, str]:
+    """The number of the task in the name of its file, by which files are in order."""
+    return int(name.partition("-")[0]), name
+
+
 def _schema_of(written: Path) -> "pa.Schema":
     """Arrow's schema of the rows of a task."""
     import pyarrow as pa
@@ -180,14 +198,34 @@ def _plain(table: "pa.Table") -> "pa.Table":
     for place, field in enumerate(table.schema):
         if not field.type.__class__.__module__.startswith("ray."):
             continue
-        chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in table.column(place).chunks]
-        if any(chunk.dtype == object for chunk in chunks):
-            raise ValueError(
-                f"column '{field.name}' has tensors of several shapes: give them one shape, or "
-                "write them as lists"
-            )
-        made = pa.chunked_array(
-            [pa.FixedShapeTensorArray.from_numpy_ndarray(chunk) for chunk in chunks]
-        )
+        made = pa.chunked_array([_tensors(field.name, each) for each in table.column(place).chunks])
         table = table.set_column(place, pa.field(field.name, made.type, field.nullable), made)
     return table
+
+
+def _tensors(name: str, chunk: Any) -> "pa.ExtensionArray":  # noqa: ANN401 - of a type of Ray's
+    """Tensors of Ray's as those of Arrow, null where they are."""
+    import pyarrow as pa
+
+    if "PythonObject" in type(chunk.type).__name__:
+        raise ValueError(
+            f"column '{name}' has Python objects, which Ray pickles: make numbers, text or bytes "
+            "of them"
+        )
+    # Under a null there may be nothing; only what is there has a shape.
+    known = chunk.drop_null().to_numpy(zero_copy_only=False)
+    if known.dtype == object:
+        raise ValueError(
+            f"column '{name}' has tensors of several shapes: give them one shape, or write them as "
+            "lists"
+        )
+    if not len(known):  # pyarrow makes no tensors of nothing.
+        shape, number = chunk.type.shape, chunk.type.storage_type.value_type
+        kind = pa.fixed_shape_tensor(number, shape, permutation=range(len(shape)))
+        return pa.ExtensionArray.from_storage(kind, pa.nulls(len(chunk), kind.storage_type))
+    made = pa.FixedShapeTensorArray.from_numpy_ndarray(np.ascontiguousarray(known))
+    if not chunk.null_count:
+        return made
+    place = np.cumsum(chunk.is_valid().to_numpy(zero_copy_only=False)) - 1
+    rows = pa.array(place, mask=chunk.is_null().to_numpy(zero_copy_only=False))
+    return pa.ExtensionArray.from_storage(made.type, made.storage.take(rows))

@@ -55,6 +55,10 @@ def _joint(one: "pa.DataType", other: "pa.DataType") -> "pa.DataType | None":
     if types.is_struct(one):
         fields = [_joint_field(*pair) for pair in zip(one, other, strict=True)]
         return None if any(each is None for each in fields) else pa.struct(fields)
+    if types.is_map(one):
+        pair = [_joint_field(one.key_field, other.key_field)]
+        pair.append(_joint_field(one.item_field, other.item_field))
+        return None if any(each is None for each in pair) else pa.map_(*pair)
     if types.is_list(one) or types.is_large_list(one) or types.is_fixed_size_list(one):
         item = _joint_field(one.value_field, other.value_field)
         if item is None or getattr(one, "list_size", 0) != getattr(other, "list_size", 0):

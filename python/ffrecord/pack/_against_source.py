@@ -398,16 +398,16 @@ class _Comparing(UnitWriter):
             self._is_first = False
             self._compare_schemas(made, self._stored.reader)
         keys, base = dict(_keys_of(made)), self.compared
-        for begin in range(0, len(made), _STEP):
-            end = min(begin + _STEP, len(made), max(self._stored.count - base, begin))
-            if end <= begin:
-                self._tell(f"{self._place(base + begin)}: its record is not there any more")
-                break
+        kept = min(len(made), max(self._stored.count - base, 0))
+        for begin in range(0, kept, _STEP):
+            end = min(begin + _STEP, kept)
             ours, theirs = made.read(range(begin, end)), self._stored.read(base + begin, base + end)
             self._compare_batches(ours, theirs, base + begin)
             for record in range(begin, end):
                 if keys.get(record) != self._stored.keys().get(base + record):
                     self._tell(f"{self._place(base + record)}: its key differs")
+        for record in range(kept, len(made)):
+            self._tell(f"{self._place(base + record)}: its record is not there any more")
         self.compared += len(made)
 
     def _compare_schemas(self, made: Reader, stored: Reader) -> None:

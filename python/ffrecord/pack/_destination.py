@@ -22,19 +22,19 @@ from ffrecord.pack._looking import columns_before, columns_of
 from ffrecord.pack._mapping import UserMap, mapping_of
 from ffrecord.pack._plan import Plan, options_as_json, schema_as_json, units_of
 from ffrecord.pack._recognise import open_source
-from ffrecord.pack._resumable import check_some, pack_resumably
+from ffrecord.pack._resumable import check_failures, check_some, pack_resumably
 from ffrecord.pack._rows import Rows, RowsSource
 from ffrecord.pack._seen import Seen
 from ffrecord.pack._shuffling import (
     ORIGIN,
     check_seed,
     halves,
-    is_there,
     origin_of,
     remove_unshuffled,
     shuffled,
-    summary_units,
+    shuffled_before,
     unshuffled_path,
+    with_fates,
 )
 from ffrecord.pack._source import CLASSES, Facts, Progressed, Source
 from ffrecord.pack._summary import PackSummary
@@ -285,9 +285,13 @@ def _pack_shuffled(
     task = None if first.inputs is None else run.task(first)
     origin = {} if task is None else origin_of(task.plan)
     form = (stored.compress or stored.dictionary_bytes > 0, stored.dictionary_bytes)
-    if task is not None and not run.restart and is_there(path, origin, form, seed):
+    found = None if task is None else shuffled_before(path, origin, form, seed)
+    is_asked_again = found is not None and bool(found.failures) and run.retry_failed
+    if found is not None and not (run.restart or is_asked_again):
+        check_failures(found.failures, run.max_failures)
         remove_unshuffled(destination)
-        return _summary_of(path, first)
+        found.classes = first.opened.classes
+        return found
     check_vacant(path, stored.replace)
     first_half, second_half = halves(progress, first.opened.size_bytes)
     before = run.pack(first, replace=True, progress=first_half)
@@ -307,23 +311,16 @@ def _pack_shuffled(
             second,
             replace=stored.replace,
             progress=lambda done: second_half(done, second.opened.size_bytes),
-            origin=origin,
+            origin=with_fates(origin, before),
         )
     except FileNotFoundError:  # Another process has done it, and removed what was shuffled.
-        if task is None or not is_there(path, origin, form, seed):
+        found = None if task is None else shuffled_before(path, origin, form, seed)
+        if found is None:
             raise
-        summary = _summary_of(path, first)
+        summary = found
     remove_unshuffled(destination)
     summary.skipped, summary.failures = before.skipped, before.failures
     summary.classes = first.opened.classes
-    return summary
-
-
-def _summary_of(path: Path, asked: "Conversion") -> PackSummary:
-    """The summary of a folder that was packed before."""
-    summary = PackSummary(classes=asked.opened.classes)
-    for unit in summary_units(path):
-        summary.add(unit)
     return summary
 
 

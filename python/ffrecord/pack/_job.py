@@ -487,10 +487,14 @@ def _removed(folder: Path) -> str:
 
 def _write(path: Path, text: str) -> None:
     """Write a file that is durable once its folder is."""
-    with open(path, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with open(path, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = str(path)  # Python names it only if it cannot be opened.
+        raise
 
 
 def _name(unit: int) -> str:

@@ -114,6 +114,7 @@ KINDS = (
         "row, or sample",
         "as of its files, such as `data/train-00000-of-00002.parquet`, `train.jsonl` or "
         "`train/0000.tar`; `--split` chooses one of several splits",
+        "pyyaml for a `README.md` with `configs`",
         is_list=True,
     ),
     KindOfSource(

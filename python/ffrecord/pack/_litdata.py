@@ -31,6 +31,7 @@ _NUMPY = ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 _TORCH = {0: "f4", 1: "f4", 2: "f8", 3: "f8", 8: "f2", 9: "f2", 11: "u1", 12: "i1", 13: "i2"}
 _TORCH |= {14: "i2", 15: "i4", 16: "i4", 17: "i8", 18: "i8", 19: "?", 20: "u2"}
 _DIMENSIONS_MAX = 32
+_WITH_HEAD, _WITHOUT_HEAD = ("numpy", "tensor"), ("no_header_numpy", "no_header_tensor")
 
 
 def is_litdata(path: str) -> bool:
@@ -93,7 +94,8 @@ class LitDataSource(RowTable):
                     columns[value.name].append(self._decoded(number, value, data))
         pa = pyarrow()
         schema = pa.schema([self.found.field(name) for name in names])
-        return pa.table([_array(columns[f.name], f.type) for f in schema], schema=schema)
+        arrays = [_array(f"{self.path}: '{f.name}'", columns[f.name], f.type) for f in schema]
+        return pa.table(arrays, schema=schema)
 
     def _columns(self, config: dict[str, Any]) -> Iterator[_Value]:
         for name in ("compression", "encryption", "ipc_compression"):
@@ -110,34 +112,36 @@ class LitDataSource(RowTable):
             raise KeyError(f"{len(names)} names")
         for name, form in zip(names, config["data_format"], strict=True):
             kind, _, code = str(form).partition(":")
-            dtype = ""
-            if kind in ("no_header_numpy", "no_header_tensor"):
-                dtype = _dtype(kind, int(code))
-            if kind == "numpy" or kind == "tensor" or dtype:
-                yield _Value(name or "value", kind, dtype)
-                continue
-            is_known = kind in (*_BYTES, *_SCALARS, "str", "text")
+            dtype = _dtype(kind, int(code)) if kind in _WITHOUT_HEAD else ""
+            is_known = dtype or kind in (*_WITH_HEAD, *_BYTES, *_SCALARS, "str", "text")
             if not is_known and self.is_wanted(name or "value"):
-                raise ValueError(
-                    f"{self.path}: the column '{name or 'value'}' is encoded as {form}, which is "
-                    "not packed: --drop leaves it out, --column names those to keep"
-                )
+                raise self._unpacked(name or "value", f"is encoded as {form}")
             yield _Value(name or "value", kind, dtype)
+
+    def _unpacked(self, name: str, how: str) -> ValueError:
+        return ValueError(
+            f"{self.path}: the column '{name}' {how}, which is not packed: --drop leaves it out, "
+            "--column names those to keep"
+        )
 
     def _type(self, value: _Value) -> Any:  # noqa: ANN401 - pyarrow has no types
         pa = pyarrow()
+        if not self.is_wanted(value.name):
+            return pa.binary()  # For messages: it is not read.
         simple = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
         simple |= {"str": pa.string(), "text": pa.string()}
         if value.dtype:
             number = pa.from_numpy_dtype(np.dtype(value.dtype))
             return pa.list_(pa.field("item", number, nullable=False))
-        if value.form not in ("numpy", "tensor"):
+        if value.form not in _WITH_HEAD:
             return simple.get(value.form, pa.binary())
         if (found := self.read_before()) is not None:
             return found.field(value.name).type
         for number, sample in self._samples(0, min(1, self.row_count)):
             data = self._split(number, sample)[self._values.index(value)]
             array = self._decoded(number, value, data)
+            if 0 in array.shape:
+                raise self._unpacked(value.name, f"has arrays of the shape {array.shape}")
             kind = pa.from_numpy_dtype(array.dtype)
             return pa.fixed_shape_tensor(kind, array.shape) if array.shape else kind
         return pa.binary()
@@ -188,7 +192,9 @@ class LitDataSource(RowTable):
             if value.dtype:
                 return np.frombuffer(data, value.dtype)
             return data if value.form in _BYTES else _with_head(value.form, data)
-        except (struct.error, ValueError, IndexError, KeyError) as error:
+        except _UnknownTypeError as error:
+            raise self._unpacked(value.name, f"has arrays of {error}") from None
+        except (struct.error, ValueError) as error:
             raise CorruptionError(
                 f"{self.path}: sample {number}: '{value.name}' is no {value.form}: {error}"
             ) from None
@@ -208,10 +214,15 @@ def _names(spec: dict[str, Any], prefix: str) -> Iterator[str]:
         yield from _names(child, f"{prefix}/{key}" if prefix else str(key))
 
 
+class _UnknownTypeError(Exception):
+    """Arrays have a type that records do not hold."""
+
+
 def _dtype(form: str, code: int) -> str:
+    """The type of that number; empty if records hold none such."""
     if form.endswith("tensor"):
-        return _TORCH[code]
-    return _NUMPY[code] if code < len(_NUMPY) else {13: "?"}[code]
+        return _TORCH.get(code, "")
+    return _NUMPY[code] if code < len(_NUMPY) else {13: "?"}.get(code, "")
 
 
 def _with_head(form: str, data: bytes) -> Any:  # noqa: ANN401 - an array
@@ -221,10 +232,12 @@ def _with_head(form: str, data: bytes) -> Any:  # noqa: ANN401 - an array
     if count > _DIMENSIONS_MAX:
         raise ValueError(f"it has {count} dimensions")
     shape = struct.unpack_from(f"{order}{count}I", data, 8)
-    return np.frombuffer(data, _dtype(form, code), offset=8 + 4 * count).reshape(shape)
+    if not (dtype := _dtype(form, code)):
+        raise _UnknownTypeError(f"the type {code} of litdata")
+    return np.frombuffer(data, dtype, offset=8 + 4 * count).reshape(shape)
 
 
-def _array(values: list[Any], kind: Any) -> Any:  # noqa: ANN401
+def _array(what: str, values: list[Any], kind: Any) -> Any:  # noqa: ANN401
     pa = pyarrow()
     if not isinstance(kind, pa.BaseExtensionType):
         return pa.array(values, kind)
@@ -232,9 +245,10 @@ def _array(values: list[Any], kind: Any) -> Any:  # noqa: ANN401
     if shapes - {tuple(kind.shape)} or any(
         pa.from_numpy_dtype(value.dtype) != kind.value_type for value in values
     ):
+        found = sorted({f"{value.dtype} of shape {value.shape}" for value in values})
         raise ValueError(
-            f"an array is {values[0].dtype} of shapes {shapes}, and the first one {kind}: --drop "
-            "leaves the column out"
+            f"{what} has arrays that are {', '.join(found)}, and its first one is "
+            f"{kind.value_type} of shape {tuple(kind.shape)}: --drop leaves the column out"
         )
     flat = pa.array(np.concatenate([value.reshape(-1) for value in values]))
     rows = pa.FixedSizeListArray.from_arrays(flat, int(np.prod(kind.shape)))

@@ -22,6 +22,7 @@ def rows_of_table(table: Any, where: str) -> Iterator[dict[str, Any]]:  # noqa: 
     columns = []
     for name in table.column_names:
         try:
+            check_times(table.column(name))
             columns.append(table.column(name).to_pylist())
         except (ValueError, OverflowError) as error:
             raise ValueError(
@@ -31,6 +32,37 @@ def rows_of_table(table: Any, where: str) -> Iterator[dict[str, Any]]:  # noqa: 
             ) from None
     for row in zip(*columns, strict=True):
         yield dict(zip(table.column_names, row, strict=True))
+
+
+def check_times(array: Any) -> None:  # noqa: ANN401 - pyarrow has no types
+    """Check that Python's times hold those in an array, or at any depth in it.
+
+    Where pandas is installed, pyarrow leaves out nanoseconds of times without a word.
+
+    Raises:
+        ValueError: one has nanoseconds.
+    """
+    pa = pyarrow()
+    types = pa.types
+    if isinstance(array, pa.ChunkedArray):
+        for chunk in array.chunks:
+            check_times(chunk)
+    elif isinstance(array, pa.ExtensionArray):
+        check_times(array.storage)
+    elif types.is_dictionary(array.type):
+        check_times(array.dictionary)
+    elif types.is_struct(array.type):
+        for number in range(array.type.num_fields):
+            check_times(array.field(number))
+    elif types.is_map(array.type):
+        check_times(array.keys)
+        check_times(array.items)
+    elif types.is_nested(array.type):
+        check_times(array.flatten())
+    elif types.is_time64(array.type) and array.type.unit == "ns":
+        numbers = array.drop_null().cast(pa.int64()).to_numpy()
+        if (numbers % 1000).any():
+            raise ValueError("a time has nanoseconds")
 
 
 class Passed:

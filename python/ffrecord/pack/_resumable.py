@@ -44,7 +44,7 @@ def pack_resumably(
         task.job.remove_if_published()
         failures = _failures_in(found["units"])
         if not (failures and retry_failed):
-            _check_failures(failures, task.failures_max)
+            check_failures(failures, task.failures_max)
             return _summary(found["units"])
     check_vacant(task.destination, replace)
     job = task.job
@@ -138,7 +138,7 @@ def _check(task: Task, records: list[dict[str, Any]]) -> None:
         assert [tuple(cut) for cut in record["cuts"]] == list(task.plan.units[unit])
         accounted = record["used"] + record["skipped"] + len(record["failures"])
         assert record["samples"] == accounted
-    _check_failures(_failures_in(records), task.failures_max)
+    check_failures(_failures_in(records), task.failures_max)
     check_some(records)
 
 
@@ -146,7 +146,7 @@ def _failures_in(records: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [failure for record in records for failure in record["failures"]]
 
 
-def _check_failures(failures: Sequence[Mapping[str, Any]], failures_max: int) -> None:
+def check_failures(failures: Sequence[Mapping[str, Any]], failures_max: int) -> None:
     """Raise a FailedSamplesError if these are too many."""
     if len(failures) > failures_max:
         raise FailedSamplesError(

@@ -19,6 +19,7 @@ from ffrecord.pack._job import clear_up, job_folder, remove_at_once, sweep
 from ffrecord.pack._plan import Plan
 from ffrecord.pack._record_files import RecordFiles
 from ffrecord.pack._source import Source, SourceOptions
+from ffrecord.pack._summary import PackSummary
 
 ORIGIN = "unshuffled"
 """In a plan: the plan of what was shuffled, and its inputs."""
@@ -58,10 +59,15 @@ def origin_of(plan: Plan) -> dict[str, Any]:
     return {"plan_id": plan.id, "inputs": [list(one) for one in plan.inputs]}
 
 
-def is_there(
+def with_fates(origin: Mapping[str, Any], before: PackSummary) -> dict[str, Any]:
+    """The facts of `origin_of`, and what became of samples before they were shuffled."""
+    return {**origin, "skipped": before.skipped, "failures": before.failures} if origin else {}
+
+
+def shuffled_before(
     destination: Path, origin: Mapping[str, Any], form: tuple[bool, int], seed: int
-) -> bool:
-    """Whether the destination is the shuffled result of this plan already.
+) -> PackSummary | None:
+    """The summary of the destination, if it is the shuffled result of this plan already.
 
     `form` says whether it is compressed, and the size of dictionaries.
     """
@@ -69,19 +75,23 @@ def is_there(
         found = json.loads((destination / MANIFEST).read_text())
         asked = found["asked"]
         writing = asked["writing"]["compress"], asked["writing"]["dictionary_bytes"]
-        there = asked[ORIGIN], writing, asked["options"]["shuffle"]
-        return there == (origin, form, [seed]) and all(
+        known = asked[ORIGIN]
+        there = {name: known[name] for name in origin}, writing, asked["options"]["shuffle"]
+        is_whole = all(
             os.stat(destination / file["name"]).st_size == file["file_size_bytes"]
             for unit in found["units"]
             for file in unit["files"]
         )
+        if there != (origin, form, [seed]) or not is_whole:
+            return None
+        summary = PackSummary()
+        for unit in found["units"]:
+            summary.add(unit)
+        summary.skipped = dict(known.get("skipped", {}))
+        summary.failures = list(known.get("failures", ()))
     except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def summary_units(destination: Path) -> list[Mapping[str, Any]]:
-    """The fates of the samples of each unit of a packed folder."""
-    return list(json.loads((destination / MANIFEST).read_text())["units"])
+        return None
+    return summary
 
 
 def remove_unshuffled(destination: str | os.PathLike[str]) -> None:

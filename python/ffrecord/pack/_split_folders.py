@@ -7,15 +7,24 @@ from collections.abc import Iterator
 
 from ffrecord.pack import _places
 from ffrecord.pack._beside import is_about_data
+from ffrecord.pack._described_splits import check_described
 from ffrecord.pack._source import SourceOptions, check_key, needed, split_of
 
 _SHARD = re.compile(r"(?P<split>[A-Za-z][\w.]*?)[-_.](?P<number>\d+)(-of-(?P<count>\d+))?$")
 _SUFFIX = re.compile(r"\.(parquet|arrow|jsonl|ndjson|csv|tsv|tar)(\.gz)?$")
+# Endings of what may be data, too, and is not packed as a split.
+_OTHER_DATA = re.compile(
+    r"\.(parquet|arrow|jsonl?|ndjson|csv|tsv|tar|tgz|zip|gz|bz2|xz|zst|lz4|txt|xml|npy|npz|h5|hdf5"
+    r"|tfrecords?|avro|orc|ffr)$",
+    re.IGNORECASE,
+)
 # Names of files and folders that are splits without a number behind them.
 _SPLITS = ("train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval")
 _DATA = "data"
 _REMEDY = "name the files to pack"
 _META = ".nv-meta"
+# JSON in a folder of data that is no data.
+_DESCRIPTION = re.compile(r"(dataset_(infos?|dict)|state|.*[_.-](stats|info))\.json", re.IGNORECASE)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _SHARDS_MAX = 1 << 20
 
@@ -52,8 +61,13 @@ def hub_files(path: str, options: SourceOptions) -> list[str]:
             f"--split {split}"
         )
     _check_whole(path, split, files)
-    for folder in sorted({os.path.dirname(file) for file in files}):
+    data = os.path.join(path, _DATA)
+    folders = {os.path.dirname(file) for file in files}
+    for folder in sorted(folders | ({data} if _places.is_dir(data) else set())):
         _check_others(path, folder, split)
+    for folder in (path, data):
+        _check_other_kinds(folder, split, every=options.split is None)
+    check_described(path, split, files)
     return files
 
 
@@ -70,10 +84,33 @@ def _check_others(path: str, folder: str, split: str) -> None:
         if entry.is_dir() and (is_of_split or entry.name.lower() not in _SPLITS):
             what = "one of a split" if is_of_split else "the one of data"
             raise ValueError(f"{entry.path} is a folder, in {what}: {_REMEDY}")
-        if is_of_split and not (entry.is_dir() or _suffix(entry.name) or is_about_data(entry.name)):
+        is_known = entry.is_dir() or _suffix(entry.name) or _is_about(entry.name)
+        if not is_known:
             raise ValueError(
                 f"{entry.path} would be left out: it is no table, beside files of the split "
                 f"{split}; {_REMEDY}"
+            )
+
+
+def _is_about(name: str) -> bool:
+    """Whether a file in a folder of data is none; JSON may be."""
+    if name.lower().endswith(".json"):
+        return _DESCRIPTION.fullmatch(name) is not None
+    return is_about_data(name)
+
+
+def _check_other_kinds(folder: str, split: str, *, every: bool) -> None:
+    """Check that what is called as this split, or as `every` one, is a file that can be packed."""
+    for entry in _places.scan(folder) if _places.is_dir(folder) else ():
+        if entry.is_dir() or (entry.is_file() and _suffix(entry.name)):
+            continue
+        stem = entry.name
+        while ending := _OTHER_DATA.search(stem):
+            stem = stem[: ending.start()]
+        called = _split_called(stem) if stem != entry.name else ""
+        if called and (every or called == split):
+            raise ValueError(
+                f"{entry.path} is called as the split {called}, and would be left out: {_REMEDY}"
             )
 
 
@@ -90,7 +127,13 @@ def _check_whole(path: str, split: str, files: list[str]) -> None:
             of = f"-of-{shard['count']}" if shard["count"] else ""
             shown = os.path.join(folder, f"{shard['split']}-N{of}{suffix}")
         if shard and shard["count"]:
-            numbers.setdefault((shown, int(shard["count"])), set()).add(int(shard["number"]))
+            seen = numbers.setdefault((shown, int(shard["count"])), set())
+            if (number := int(shard["number"])) in seen:
+                raise ValueError(
+                    f"{folder} has number {number} of the {shard['count'].lstrip('0')} files "
+                    f"{os.path.basename(shown)} twice: {_REMEDY}"
+                )
+            seen.add(number)
         is_inside = os.path.basename(folder) == split
         places.add(folder if is_inside else shown)
     if len(places) > 1:
@@ -121,10 +164,15 @@ def _files_by_split(path: str) -> Iterator[tuple[str, str]]:
                 yield from ((entry.name, os.path.join(entry.path, n)) for n in names if _suffix(n))
             elif entry.is_file() and (suffix := _suffix(entry.name)):
                 stem = entry.name.removesuffix(suffix)
-                shard = _SHARD.fullmatch(stem)
-                split = shard["split"] if shard else stem
-                is_split = (shard and shard["count"]) or split.lower() in _SPLITS
-                yield split if is_split else "", entry.path
+                yield _split_called(stem), entry.path
+
+
+def _split_called(stem: str) -> str:
+    """The split that a file without its ending is called as; empty if it is none."""
+    shard = _SHARD.fullmatch(stem)
+    split = shard["split"] if shard else stem
+    is_split = (shard and shard["count"]) or split.lower() in _SPLITS
+    return split if is_split else ""
 
 
 def _suffix(name: str) -> str:

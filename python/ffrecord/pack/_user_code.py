@@ -61,7 +61,7 @@ class _Witness:
 
 
 class _Exit:
-    """Makes `exit` of C in a user's code end the process as an error.
+    """Makes `exit` and `quick_exit` of C in a user's code end the process as an error.
 
     Python does not learn of it, and a library may call it with the status of success.
     """
@@ -77,16 +77,19 @@ class _Exit:
         libc = ctypes.CDLL(None)
         if not hasattr(libc, "gnu_get_libc_version"):  # Others cannot call it off.
             return
-        self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._end)
+        kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+        self._call = kind(lambda _: self._end("exit"))
+        self._quick_call = kind(lambda _: self._end("quick_exit"))
         self._own = ctypes.create_string_buffer(1)  # Its address names this registration.
         libc["__cxa_atexit"](self._call, None, self._own)
+        libc["__cxa_at_quick_exit"](self._quick_call, self._own)
         # Called at the end of Python, which calls it once more and then no more: from then on no
         # code of Python may run.
         atexit.register(libc["__cxa_finalize"], self._own)
 
-    def _end(self, _: object) -> None:
+    def _end(self, how: str) -> None:
         if os.getpid() == _process.number:
-            _fail("exit() of C")
+            _fail(f"{how}() of C")
 
 
 _calls = _Calls()
@@ -99,8 +102,8 @@ def called(call: Callable[[], T], what: str = "it") -> T:
     """Return what a user's code returns; `what` is its name in errors.
 
     A child that the code forks, and that comes back from it, ends here: it has all that this
-    process has begun, and would write and publish it, too. If the code calls `exit` of C, or
-    `os._exit(0)` in a thread, the process ends with status 1.
+    process has begun, and would write and publish it, too. If the code calls `exit` or
+    `quick_exit` of C, or `os._exit(0)` in a thread, the process ends with status 1.
 
     Raises:
         RuntimeError: the code was about to end this process, by `sys.exit` or `os._exit`: with the

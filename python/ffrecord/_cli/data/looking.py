@@ -356,7 +356,7 @@ class _Search:
         for batch in batches(self._reader, [piece], keep=True):
             self._name_damaged(batch)
             values = column_in_words(batch, name)
-            same = np.array([v is not None and as_bytes(v) == wanted for v in values], np.bool_)
+            same = np.array([v is not None and _word(v) == wanted for v in values], np.bool_)
             found.append(same & (batch.status == 0))
         return np.concatenate(found)
 
@@ -366,6 +366,12 @@ class _Search:
                 index, status = int(batch.indices[row]), int(batch.status[row])
                 say(f"damaged: {self._reader._describe(index, status)}")
             self.damaged_count += 1
+
+
+def _word(value: Any) -> bytes:  # noqa: ANN401 - of a single type
+    """A value as `in_the_same_words` gives it: also of what is stored as a number, and called."""
+    is_text = isinstance(value, str | bytes | np.ndarray)
+    return as_bytes(value) if is_text else str(value).encode()
 
 
 def _has_number(reader: Reader, piece: Indices, name: str, number: Any) -> Any:  # noqa: ANN401
