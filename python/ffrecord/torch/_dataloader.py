@@ -418,7 +418,7 @@ class DataLoader(data.DataLoader[Any]):
     @cached_property
     def _steps(self) -> Steps:
         seeded = isinstance(self.dataset, Dataset | data.Subset | data.ConcatDataset)
-        return Steps(super()._index_sampler, seeded=seeded)
+        return Steps(super()._index_sampler, self.dataset if seeded else None)
 
     def check_worker_number_rationality(self) -> None:
         """Do nothing: torch warns of many processes here; this loader does when it starts them."""
