@@ -1,5 +1,6 @@
 """Loading with threads: each iterator has its own, which read on past the end of an epoch."""
 
+import copy
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -119,6 +120,8 @@ class Threads(Engine):
         sampler: Sampler | None,
         start: Cursor | None,
     ) -> Iterator[tuple[Cursor | None, Any]]:
+        # A state may be loaded meanwhile: this iteration stays in its order.
+        sampler = copy.copy(sampler)
         settings = _settings(loader.dataset, loader.collate_fn)
         reads_on = code_of_program(loader) is None
         ahead = self._begin(loader, steps, sampler, start, reads_on, settings)
