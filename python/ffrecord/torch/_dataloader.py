@@ -400,7 +400,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def write_trace(self, path: str) -> None:
         """Write the events in this process as a trace for chrome://tracing and Perfetto."""
-        inner = vars(self.dataset).get("stages")
+        inner = getattr(self.dataset, "__dict__", {}).get("stages")
         write_trace(path, [self.stages, *([inner] if isinstance(inner, Stages) else [])])
 
     def close(self) -> None:
