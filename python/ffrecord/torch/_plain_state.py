@@ -369,7 +369,8 @@ def may_leave_out(inner: Any, count: int) -> bool:  # noqa: ANN401 - torch's own
     sampler = _of_samples(inner)
     if type(sampler) in (data.SequentialSampler, data.RandomSampler):
         return len(sampler.data_source) < count
-    return type(sampler) is not DistributedSampler or len(sampler.dataset) < count
+    of: Any = sampler.dataset if type(sampler) is DistributedSampler else ()
+    return len(of) < count
 
 
 def listed(inner: Any) -> Sequence[int] | None:  # noqa: ANN401 - torch's own
