@@ -13,6 +13,7 @@ from torch.utils import data
 import ffrecord
 import loader_views as views
 from ffrecord.decode import Image
+from ffrecord.errors import CorruptionError
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
 from loader_rules import GOOD_FILES, MODES, PLANS, SCENE_MODES, SIZES, WORLDS, scene, several
 from loader_runs import MODES as MODES_OF_RUNS
@@ -322,3 +323,54 @@ def forms(name: str, kind: str, mode: str, steps: list[list[int]], form: str) ->
     finally:
         loader.close()
     assert len(set(seen)) == len(seen), f"draws of {flat} share their chance: {seen}"
+
+
+# How a program says which records an epoch has.
+_CHOSEN: dict[str, Callable[[list[int], int], dict[str, Any]]] = {
+    "list": lambda chosen, size: {"sampler": chosen, "batch_size": size},
+    "sampler": lambda chosen, size: {"sampler": _Asked(chosen), "batch_size": size},
+    "steps": lambda chosen, size: {
+        "batch_sampler": [chosen[at : at + size] for at in range(0, len(chosen), size)]
+    },
+    "random": lambda chosen, size: {
+        "sampler": data.SubsetRandomSampler(chosen),
+        "batch_size": size,
+    },
+}
+
+
+@scene(
+    beside=st.sampled_from(["nothing", "a", "twice"]),
+    kind=st.sampled_from([kind for kind in views.KINDS if kind not in views.ONE_BY_ONE]),
+    policy=st.sampled_from(["skip", "replace"]),
+    mode=st.sampled_from(["caller", "threads"] * 6 + ["workers"]),
+    chosen=st.lists(st.integers(0, 40), min_size=1, max_size=12),
+    form=st.sampled_from(sorted(_CHOSEN)),
+    size=SIZES,
+)
+def left_out(
+    beside: str, kind: str, policy: str, mode: str, chosen: list[int], form: str, size: int
+) -> None:
+    """Choose records for two epochs, of which some are damaged: no other record ever comes."""
+    ill = views.opened("ill")
+    others = {"nothing": [], "a": [views.opened("a")], "twice": [ill]}[beside]
+    made = views.dataset_of(views.joined([*others, ill]) if others else ill, kind, policy)
+    chosen = [index % len(made.labels) for index in chosen]
+    wanted = [made.labels[index] for index in chosen]
+    good = [label for label in wanted if label not in views.BAD]
+    loader = DataLoader(made.dataset, **_CHOSEN[form](chosen, size), **MODES_OF_RUNS[mode])
+    try:
+        for _ in range(2):
+            seen: list[int] = []
+            try:
+                for batch in loader:
+                    seen += views.labels_of(batch)
+            except CorruptionError:
+                # Of a sampler that is not known, nobody knows what it asks for later.
+                assert not good or (form != "list" and not seen), f"{seen} of {wanted}"
+                return
+            assert set(seen) <= set(good), f"{seen} of {wanted}"
+            assert len(seen) == len(wanted) or policy == "skip", f"{seen} of {wanted}"
+            assert form == "random" or len(seen) >= len(good), f"{seen} of {wanted}"
+    finally:
+        loader.close()

@@ -4,7 +4,7 @@ Method: every policy through every view, alone and in every kind of loader, with
 inside of the view and others outside of it. What comes is compared with the records of the view.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -339,9 +339,26 @@ def test_fingerprints_tell_views_apart(paths: tuple[Path, Path]) -> None:
     assert len({view.fingerprint for view in views}) == len(views)
 
 
-# Orders of torch's that choose from the records; the record after the damaged one is left out.
+# Orders that choose from the records; the record after the damaged one is left out.
 CHOSEN = [i for i in range(COUNT) if i not in (*BAD_OUTSIDE, BAD_INSIDE + 2) and i < 30]
+
+
+class Chosen(data.Sampler[int]):
+    """A sampler of a program, which nobody knows."""
+
+    def __init__(self, chosen: list[int]) -> None:
+        self.chosen = chosen
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.chosen)
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+
 SAMPLERS: dict[str, Callable[[list[int], int, Any], Any]] = {
+    "a list": lambda chosen, _, __: chosen,
+    "of the program": lambda chosen, _, __: Chosen(chosen),
     "some": lambda chosen, _, generator: data.SubsetRandomSampler(chosen, generator=generator),
     "by weight": lambda chosen, count, generator: data.WeightedRandomSampler(
         [float(i in chosen) for i in range(count)], 4 * count, generator=generator
@@ -360,7 +377,10 @@ SPLIT_VIEWS: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("engine", ["alone", "processes", "auto"])
 @pytest.mark.parametrize("policy", ["skip", "replace"])
 @pytest.mark.parametrize("size", [1, 5, None])
-@pytest.mark.parametrize(("sampler", "own"), [("some", False), ("by weight", True)])
+@pytest.mark.parametrize(
+    ("sampler", "own"),
+    [("some", False), ("by weight", True), ("a list", False), ("of the program", False)],
+)
 @pytest.mark.parametrize("view", SPLIT_VIEWS)
 def test_what_a_sampler_does_not_choose_takes_no_damaged_ones_place(
     paths: tuple[Path, Path],
@@ -386,4 +406,36 @@ def test_what_a_sampler_does_not_choose_takes_no_damaged_ones_place(
         assert set(seen) <= set(CHOSEN) - {BAD_INSIDE}
         whole = policy == "replace" or size == 1
         assert len(seen) == len(order) if whole else len(seen) < len(order)
+    loader.close()
+
+
+STEPS: dict[str, Callable[[list[int]], dict[str, Any]]] = {
+    "lists": lambda chosen: {"batch_sampler": [chosen[:5], chosen[5:10], chosen[10:]]},
+    "of the program": lambda chosen: {
+        "batch_sampler": data.BatchSampler(Chosen(chosen), 5, drop_last=False)
+    },
+    "the first ones": lambda chosen: {
+        "batch_size": 5,
+        "sampler": data.RandomSampler(range(BAD_INSIDE + 1)),
+    },
+    "the first ones in order": lambda chosen: {
+        "batch_size": 5,
+        "sampler": data.SequentialSampler(range(BAD_INSIDE + 1)),
+    },
+}
+
+
+@pytest.mark.parametrize("engine", ["alone", "processes"])
+@pytest.mark.parametrize("steps", STEPS)
+def test_what_no_step_asks_for_takes_no_damaged_ones_place(
+    paths: tuple[Path, Path], steps: str, engine: str
+) -> None:
+    dataset = Dataset(paths[0], on_corrupt="replace", columns=["label"])
+    loader = DataLoader(dataset, **STEPS[steps](CHOSEN), **ENGINES[engine])
+    asked = range(BAD_INSIDE + 1) if "first" in steps else CHOSEN
+
+    for _ in range(3):
+        seen = [int(label) for batch in loader for label in batch["label"]]
+        assert set(seen) <= set(asked) - {BAD_INSIDE}
+        assert len(seen) == len(asked)
     loader.close()

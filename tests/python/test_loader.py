@@ -6,6 +6,7 @@ Method: one small file, loaded in every way, broken off, gone on with.
 import gc
 import itertools
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,16 @@ def test_set_step_works_with_an_elastic_order(path: Path, options: dict[str, Any
     assert labels(loader) == expected(1)[4:]
 
 
+class Endless(data.IterableDataset[int]):
+    """It has a length, but no sample can be left out before it is made."""
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count()
+
+    def __len__(self) -> int:
+        return 40
+
+
 def test_steps_out_of_range_and_loaders_that_cannot_skip_assert(path: Path) -> None:
     loader = DataLoader(Dataset(path), batch_size=40)
     for step in (-1, 3):
@@ -149,6 +160,8 @@ def test_steps_out_of_range_and_loaders_that_cannot_skip_assert(path: Path) -> N
     loader.set_step(2)
     with pytest.raises(AssertionError, match="skippable"):
         DataLoader(Dataset(path), skippable=False).set_step(1)
+    with pytest.raises(AssertionError, match="iterable"):  # It would begin at its first batch.
+        DataLoader(Endless(), batch_size=4).set_step(1)
     assert len(DataLoader(Dataset(path), num_workers=0, prefetch_factor=5)) == COUNT
 
 

@@ -300,3 +300,9 @@ def test_threads_of_a_program_iterate_one_loader_beside_each_other(
 def test_threads_are_not_fewer_than_none(path: Path, name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} is -1"):
         DataLoader(Dataset(path), mode="threads", **{"num_workers": 1, name: -1})
+
+
+@pytest.mark.parametrize("mode", ["threads", "workers"])
+def test_no_batch_ahead_is_refused_where_none_would_come(path: Path, mode: Any) -> None:  # noqa: ANN401
+    with pytest.raises(ValueError, match="prefetch_factor is 0"):
+        DataLoader(Dataset(path), mode=mode, num_workers=1, prefetch_factor=0)

@@ -104,3 +104,24 @@ def test_what_was_found_before_the_workers_began_is_counted_once(
     assert len(labels(loader)) == 6
     assert len(dataset.stats()["damaged"]) == len(ALLOWED)
     assert loader.stats()["damaged"] == 0
+
+
+@every_engine
+def test_a_state_that_is_loaded_in_a_loop_changes_no_batch_of_it_beside_damage(
+    path: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    bad = damaged(path, tmp_path / "bad.ffr", range(0, 110, 22))
+    dataset = Dataset(bad, on_corrupt="skip", columns=["label"])
+
+    def loader(**how: Any) -> DataLoader:  # noqa: ANN401
+        return DataLoader(dataset, batch_sampler=Sampler(dataset, 10), **how)
+
+    whole, running = labels(loader()), loader(**options)
+    batches = iter(running)
+    seen = [next(batches)["label"].tolist()]
+
+    running.load_state_dict(Sampler(dataset, 10, seed=9).state_dict())
+
+    assert seen + labels(batches) == whole
+    assert running.state_dict()["seed"] == 9
+    running.close()

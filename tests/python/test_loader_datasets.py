@@ -4,7 +4,9 @@ Method: seeded transforms, classes written as for HFAiLab/ffrecord, subsets and 
 """
 
 import itertools
+import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -265,3 +267,71 @@ def test_a_transform_that_is_replaced_between_epochs_holds_from_the_next_batch(
 
         assert {value for batch in loader for value in batch.tolist()} - {9} == {epoch}
     loader.close()
+
+
+class OfTheProgram(data.Dataset[Any]):
+    """A dataset whose attributes mean something else than those of ours."""
+
+    def __init__(self, path: Path) -> None:
+        self.inner = Dataset(path, columns=["label"])
+        self.stats = {"mean": 1.0}
+        self.fingerprint = lambda: "of nothing"
+        self.mixture = [0.3, 0.7]
+        self.stages = self.versions = self.source = "of the program"
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    def __getitem__(self, index: int) -> Any:  # noqa: ANN401 - a sample
+        return self.inner[index]
+
+
+VIEWS_OF_ANY: dict[str, Callable[[Any], Any]] = {
+    "alone": lambda dataset: dataset,
+    "subset": lambda dataset: Subset(dataset, range(COUNT)),
+    "torch's subset": lambda dataset: data.Subset(dataset, range(COUNT)),
+    "concatenation": lambda dataset: ConcatDataset([dataset]),
+    "torch's concatenation": lambda dataset: data.ConcatDataset([dataset]),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS_OF_ANY)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 1}])
+def test_names_of_a_programs_dataset_mean_what_the_program_says(
+    path: Path, tmp_path: Path, view: str, options: dict[str, Any]
+) -> None:
+    dataset = VIEWS_OF_ANY[view](OfTheProgram(path))
+    ordered = DataLoader(dataset, batch_sampler=Sampler(dataset, 20, shuffle=False), **options)
+    plain = DataLoader(dataset, 20, **options)
+
+    for loader in (ordered, plain):
+        found = [label for batch in loader for label in batch["label"].tolist()]
+        assert found == list(range(COUNT))
+        assert json.loads(json.dumps(loader.state_dict())) == loader.state_dict()
+        assert loader.stats()["batches"] == COUNT // 20
+        loader.write_trace(tmp_path / "trace.json")  # type: ignore[arg-type]
+
+
+def test_a_list_is_a_dataset_whose_loader_writes_a_trace(tmp_path: Path) -> None:
+    loader = DataLoader([1, 2, 3, 4], 2)  # type: ignore[arg-type]
+
+    assert [batch.tolist() for batch in loader] == [[1, 2], [3, 4]]
+    loader.write_trace(str(tmp_path / "trace.json"))
+
+
+@every_engine
+def test_a_process_that_a_program_sets_on_a_dataset_makes_the_samples(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    dataset = Dataset(written(tmp_path, "numbers"), columns=["label"])
+    dataset.process = tenfold  # type: ignore[method-assign]
+    loader = DataLoader(dataset, batch_sampler=Sampler(dataset, 20, shuffle=False), **options)
+
+    found = [label for batch in loader for label in batch["label"].tolist()]
+
+    assert found == [10 * label for label in range(COUNT)]
+    loader.close()
+
+
+def tenfold(_: Any, batch: Any) -> list[dict[str, int]]:  # noqa: ANN401 - a batch of records
+    return [{"label": 10 * int(sample["label"])} for sample in batch]

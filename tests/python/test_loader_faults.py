@@ -3,7 +3,9 @@
 Method: workers and the daemon are killed in mid-epoch, files cut and replaced, states mixed up.
 """
 
+import gc
 import json
+import multiprocessing
 import os
 import pickle
 import re
@@ -19,10 +21,12 @@ from typing import Any
 import numpy as np
 import pytest
 from torch.utils import data
+from torch.utils.data._utils import signal_handling
 
 import ffrecord
 import killing
 from daemon import Daemon
+from eventually import eventually
 from ffrecord.torch import DataLoader, Dataset, Sampler
 from loading import COUNT, KINDS, every_engine, expected, labels, written
 
@@ -57,15 +61,15 @@ def test_a_killed_worker_ends_in_torchs_error_soon_in_any_epoch_and_thread(
 ) -> None:
     words = [sys.executable, killing.__file__, str(written(tmp_path)), method]
 
-    done = subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=480, check=False)
 
     assert done.returncode == 0, done.stderr
     loaders = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(loaders) == 4
+    assert len(loaders) == 5
     for ended, seconds, again in loaders:
         assert re.match("RuntimeError: DataLoader worker.*(exited unexpectedly|killed by)", ended)
         assert seconds < 10
-        assert again == COUNT // 4  # The next iteration has new workers.
+        assert again == COUNT  # The next iteration has new workers.
 
 
 LAST_STRAW = expected()[3][7]  # A record of the fourth batch.
@@ -415,3 +419,54 @@ def test_a_hundred_thousand_files_are_one_dataset(tmp_path: Path) -> None:
     # Half of those allowed are files' at most: the program needs some, too.
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert len(os.listdir("/proc/self/fd")) < 0.6 * soft
+
+
+def test_persistent_workers_that_an_interrupt_has_ended_are_replaced(path: Path) -> None:
+    dataset = Dataset(path)
+    sampler = Sampler(dataset, 20)
+    loader = DataLoader(
+        dataset, batch_sampler=sampler, num_workers=2, persistent_workers=True, timeout=60
+    )
+    assert labels(loader) == expected(0)
+    workers = loader._iterator._workers  # type: ignore[union-attr]
+
+    for each in workers:
+        os.kill(each.pid, signal.SIGINT)  # A terminal interrupts all of its processes.
+    for each in workers:
+        each.join(60)
+
+    assert labels(loader) == expected(1)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_loader_that_is_interrupted_while_it_starts_workers_ends_those_that_it_has_started(
+    path: Path, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    dataset = Dataset(path)
+    loader = DataLoader(dataset, 20, mode="workers", num_workers=2)
+    others = set(multiprocessing.active_children())
+    start = multiprocessing.process.BaseProcess.start
+    started: list[Any] = []
+
+    def interrupted(process: Any) -> None:  # noqa: ANN401 - a process
+        if started and not late:
+            raise KeyboardInterrupt
+        start(process)
+        started.append(process)
+
+    def registered() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", interrupted)
+    if late:
+        monkeypatch.setattr(signal_handling, "_set_SIGCHLD_handler", registered)
+    unraisable: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
+    for _ in range(3):  # The next iterator may be at the address of the first.
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(loader))
+        gc.collect()
+
+    assert started
+    assert not unraisable  # torch fails to end workers of an iterator that was not made whole.
+    eventually(lambda: not {*multiprocessing.active_children()} - others)

@@ -13,10 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eventually import eventually
 from ffrecord import DeadlineExceeded
 from ffrecord._base import clock
 from ffrecord._read.prefetch import Prefetcher
 from ffrecord._read.read_ahead import ReadAhead
+from ffrecord.errors import ClosedError
 from virtual_clock import virtual_time
 
 
@@ -288,3 +290,54 @@ def test_a_forked_child_knows_that_the_threads_are_not_its_own() -> None:
     assert ahead.alive
     assert next(ahead) == (1, 1)
     ahead.close()
+
+
+def closing_while_it_waits(threads: int) -> BaseException | None:
+    """Close it while its consumer, another thread, waits for an item; return what that raises."""
+    gate, started = threading.Event(), threading.Semaphore(0)
+
+    def load(plan: int) -> int:
+        started.release()
+        gate.wait(60)
+        return plan
+
+    ahead = prefetcher(load, iter(range(100)), threads=threads, depth=8)
+    raised: list[BaseException] = []
+
+    def consume() -> None:
+        try:
+            next(ahead)
+            next(ahead)
+        except BaseException as error:
+            raised.append(error)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    for _ in range(threads):
+        started.acquire()
+    closer = threading.Thread(target=ahead.close)
+    closer.start()
+    eventually(lambda: not ahead.alive)
+    gate.set()
+    consumer.join(60)
+    closer.join(60)
+    return raised[0] if raised else None
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_consumer_that_waits_learns_that_another_thread_has_closed_it(threads: int) -> None:
+    assert isinstance(closing_while_it_waits(threads), ClosedError)
+
+
+def test_plans_that_are_asked_for_while_it_is_closed_are_not_waited_for() -> None:
+    ahead: Prefetcher[int, int]
+
+    def plans() -> Iterator[int]:
+        yield 0
+        ahead.close()  # As a handler of a signal does, or another thread.
+        yield from range(1, 9)
+
+    ahead = prefetcher(lambda plan: plan, plans(), depth=4, timeout_s=5)
+
+    with pytest.raises(ClosedError):
+        list(ahead)

@@ -175,8 +175,8 @@ def _drawing(seed: int, epoch: int, count: int, token: str) -> EpochOrder:
 
 def mixture_of(records: object) -> Mixture | None:
     """The mixture whose stream is the order of these records; None if they have another."""
-    found: Mixture | None = getattr(records, "mixture", None)
-    return found
+    found = getattr(records, "mixture", None)
+    return found if isinstance(found, Mixture) else None  # A dataset may mean something else.
 
 
 class EpochShare(NamedTuple):

@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -147,17 +147,12 @@ class Prefetcher(Generic[Plan, Item]):
                 forked from: the rest would be missing.
             Exception: the error that `load` raised for the item.
         """
-        if not self.alive:
-            raise ClosedError(
-                "the batches that threads had read ahead are lost: the loader was closed, or the "
-                "process forked, while this iterator was in use; start a new iteration"
-            )
-        while not self._ready:
-            if self._error is not None:
-                raise self._error
-            self._top_up()
-            self._take_share()
-        plan, item, ready_at = self._ready.popleft()
+        self._require_alive()
+        try:
+            plan, item, ready_at = self._take()
+        except (IndexError, CancelledError):
+            self._require_alive()  # Another thread has closed it, and emptied its queues.
+            raise
         self._note_queued(clock.now() - ready_at)
         self._pending -= 1
         if self._handed_out % _WEIGH_EVERY == 0 or not self._item_bytes:
@@ -167,8 +162,24 @@ class Prefetcher(Generic[Plan, Item]):
             self._top_up()
         return plan, item
 
+    def _require_alive(self) -> None:
+        if not self.alive:
+            raise ClosedError(
+                "the batches that threads had read ahead are lost: the loader was closed, or the "
+                "process forked, while this iterator was in use; start a new iteration"
+            )
+
+    def _take(self) -> tuple[Plan, Item, float]:
+        while not self._ready:
+            if self._error is not None:
+                raise self._error
+            self._top_up()
+            self._take_share()
+        return self._ready.popleft()
+
     def _take_share(self) -> None:
         if not self._ahead:
+            self._require_alive()
             raise StopIteration
         plans, future = self._ahead[0]
         if self._ahead[-1][1].done():
@@ -196,6 +207,7 @@ class Prefetcher(Generic[Plan, Item]):
             self._pending += len(plans)
             # Queued tasks must not keep this object alive, or it would never be closed.
             self._tasks.put((future, partial(_loaded, self._load, self._load_together, plans)))
+            self._require_alive()  # If it is closed by now, no thread is left to load them.
 
     def _await(self, future: "Future[_Loaded[Item]]") -> "_Loaded[Item]":
         if clock.is_done(future, self._timeout_s):
@@ -267,7 +279,7 @@ def _stop(
 ) -> None:
     if os.getpid() != pid:
         return  # The threads are the parent's.
-    for _, future in ahead:
+    for _, future in list(ahead):  # Its consumer may be another thread.
         future.cancel()
     ahead.clear()
     ready.clear()

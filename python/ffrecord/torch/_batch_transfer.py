@@ -185,10 +185,14 @@ class CrossingCollate:
         stats = stats_of(dataset)
         self._before, self._known = self._numbers(stats), set(stats.get("damaged", ()))
 
-    def __call__(self, samples: Any) -> Any:  # noqa: ANN401 - as collate_fn makes it
-        """Make one batch of `samples`."""
+    def here(self, samples: Any) -> Any:  # noqa: ANN401 - as collate_fn makes it
+        """Make one batch of `samples` that stays in this process, even if that is a worker."""
         with self._stages.timed("collate"):
-            value = self.collate_fn(samples)
+            return self.collate_fn(samples)
+
+    def __call__(self, samples: Any) -> Any:  # noqa: ANN401 - as collate_fn makes it
+        """Make one batch of `samples`; in a worker, for the process that has started it."""
+        value = self.here(samples)
         worker = get_worker_info()
         if worker is None:
             return value
@@ -213,6 +217,14 @@ class CrossingCollate:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(stages=Stages(), **state)  # type: ignore[misc]
+
+
+def staying(collate_fn: Any) -> Any:  # noqa: ANN401 - of a loader
+    """Return what makes the same batches for the process that calls it.
+
+    A loader that loads there may be in a worker of another one: in its dataset.
+    """
+    return collate_fn.here if isinstance(collate_fn, CrossingCollate) else collate_fn
 
 
 # The time that this process spends on sending; a thread of torch's pickles the batches.

@@ -132,8 +132,8 @@ class DataLoader(data.DataLoader[Any]):
             timeout: seconds to wait for one batch of a worker or thread; 0 is ten minutes.
             worker_init_fn: as in torch.
             generator: as in torch.
-            prefetch_factor: batches read ahead by each worker; with threads, the initial number per
-                thread, beyond those that are being loaded.
+            prefetch_factor: batches read ahead by each worker; with threads, the initial number of
+                all threads together, beyond those that are being loaded.
             persistent_workers: as in torch.
             skippable: whether `set_step` may be called.
             mode: "workers" are torch's processes, whose batches come through shared memory;
@@ -163,7 +163,9 @@ class DataLoader(data.DataLoader[Any]):
             batch_sampler, sampler, batch_size = order, None, 1
         if order is not None:
             refuse_other_order(order)
-        check_counts(0, num_workers=num_workers, prefetch_factor=prefetch_factor or 0)
+        check_counts(0, num_workers=num_workers)
+        ahead = 2 if prefetch_factor is None else prefetch_factor
+        check_counts(int(num_workers > 0), prefetch_factor=ahead)
         by_threads = mode == "threads" and num_workers > 0
         if by_threads and (isinstance(dataset, data.IterableDataset) or batch_size is None):
             raise ValueError(
@@ -251,11 +253,10 @@ class DataLoader(data.DataLoader[Any]):
         """Start epochs at batch `step`, in the same order; 0 starts them at the first batch.
 
         Raises:
-            BadArgumentError: there is no such batch, or the loader is not `skippable`; an
-                AssertionError.
+            BadArgumentError, an AssertionError: no such batch, or the loader cannot skip any.
         """
-        if not self.skippable:
-            raise BadArgumentError("this loader was made with skippable=False")
+        if not self.skippable or (step and isinstance(self.dataset, data.IterableDataset)):
+            raise BadArgumentError("skippable=False, or an iterable dataset: no step is skipped")
         total = len(self) + self._steps.step
         if not 0 <= step < max(1, total):
             raise BadArgumentError(f"step {step} of {total} batches")
@@ -400,7 +401,7 @@ class DataLoader(data.DataLoader[Any]):
 
     def write_trace(self, path: str) -> None:
         """Write the events in this process as a trace for chrome://tracing and Perfetto."""
-        inner = vars(self.dataset).get("stages")
+        inner = getattr(self.dataset, "__dict__", {}).get("stages")
         write_trace(path, [self.stages, *([inner] if isinstance(inner, Stages) else [])])
 
     def close(self) -> None:
@@ -418,7 +419,7 @@ class DataLoader(data.DataLoader[Any]):
     @cached_property
     def _steps(self) -> Steps:
         seeded = isinstance(self.dataset, Dataset | data.Subset | data.ConcatDataset)
-        return Steps(super()._index_sampler, seeded=seeded)
+        return Steps(super()._index_sampler, self.dataset if seeded else None)
 
     def check_worker_number_rationality(self) -> None:
         """Do nothing: torch warns of many processes here; this loader does when it starts them."""

@@ -16,7 +16,7 @@ from torch.utils import data
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from ffrecord.errors import DeadlineExceeded
-from ffrecord.torch._batch_transfer import CrossingCollate, Placed
+from ffrecord.torch._batch_transfer import CrossingCollate, Placed, staying
 from ffrecord.torch._loader_order import is_inside, order_of
 from ffrecord.torch._plain_state import PlainPlace
 from ffrecord.torch._sampler import Cursor, Sampler
@@ -170,7 +170,9 @@ class Caller(_OfTorch):
     name = "caller"
 
     def _iterator(self, loader: Any, others: bool) -> Iterator[Any]:  # noqa: ANN401
-        return _SingleProcessDataLoaderIter(loader)
+        made = _SingleProcessDataLoaderIter(loader)
+        made._dataset_fetcher.collate_fn = staying(loader.collate_fn)
+        return made
 
 
 class Processes(_OfTorch):

@@ -1,7 +1,8 @@
 """The steps of an epoch, as torch's own iterators ask for them."""
 
 import copy
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from ffrecord._order.epoch_order import IndexBatch, SeededIndices, step_of
 from ffrecord.torch._batch_transfer import PlacedIndices
 from ffrecord.torch._loader_order import is_inside
-from ffrecord.torch._plain_state import PlainPlace, may_repeat
+from ffrecord.torch._plain_state import PlainPlace, listed, may_leave_out, may_repeat
 from ffrecord.torch._sampler import Cursor, Sampler
 from ffrecord.torch._world import rank_in_job
 
@@ -32,13 +33,12 @@ class Steps:
     def __init__(
         self,
         inner: Any,  # noqa: ANN401 - torch's own
-        *,
-        seeded: bool,
+        dataset: Any,  # noqa: ANN401 - one of ours, or a view of torch's
     ) -> None:
-        """`seeded`: chance needs seed and epoch with the indices."""
+        """`dataset`: its chance needs seed and epoch with the indices; None: there is no such."""
         self._inner = inner
         self._cross = False
-        self._seeded = seeded
+        self._dataset = dataset
         self.step = 0
         self.epoch = -1
         """The iteration that began last, where no `Sampler` says."""
@@ -107,9 +107,11 @@ class Steps:
         origin, first = SeededIndices.at(place.seed, place.epoch), place.batches
         draws, repeats, steps = 0, may_repeat(self._inner), place.walk(self._inner)
         own = rank_in_job() * _PLACES_OF_A_RANK
-        chosen = place.chosen()
+        chosen = place.chosen() or listed(self._inner)
+        # An order that is not known in advance may leave out records, which must not come then.
+        before = deque[int](maxlen=_AHEAD) if self._may_leave_out(chosen) else None
         for number, asked in enumerate(steps):
-            step = step_of(asked) if self._seeded else None
+            step = step_of(asked) if self._dataset is not None else None
             if step is None:
                 if number >= first:
                     yield asked
@@ -121,8 +123,18 @@ class Steps:
                 if chosen is not None:
                     after = draws + len(made)
                     made.ahead = [*chosen[after : after + _AHEAD], *chosen[: min(_AHEAD, draws)]]
+                elif before is not None:
+                    made.ahead = list(before)
                 yield made.one(0) if is_one else made
+            if before is not None:
+                before.extend(indices)
             draws += len(indices)
+
+    def _may_leave_out(self, chosen: Sequence[int] | None) -> bool:
+        """Whether the order may leave out records, and which it `chosen` is not known."""
+        if chosen is not None or self._dataset is None:
+            return False
+        return may_leave_out(self._inner, len(self._dataset))
 
 
 class Walk:

@@ -69,7 +69,7 @@ def decoders_of(dataset: Dataset) -> tuple[object, ...]:
 
 def source_of(dataset: Any) -> Source | None:  # noqa: ANN401 - any dataset
     """The source, if the columns of `dataset` are numbers, or have native decoders."""
-    if type(dataset) is not Dataset or dataset.transform is not None:
+    if type(dataset) is not Dataset or dataset.transform is not None or "process" in vars(dataset):
         return None
     reader, decode = dataset.source, dataset.decode
     if type(reader) is not Reader or not reader.logical.is_flat:

@@ -5,7 +5,7 @@ import hashlib
 import itertools
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -362,6 +362,25 @@ def may_repeat(inner: Any) -> bool:  # noqa: ANN401 - torch's own
     if type(sampler) is data.WeightedRandomSampler:
         return sampler.replacement
     return type(sampler) not in (data.SequentialSampler, DistributedSampler)
+
+
+def may_leave_out(inner: Any, count: int) -> bool:  # noqa: ANN401 - torch's own
+    """Whether epochs may lack some of `count` samples; of samplers that are not known, any may."""
+    sampler = _of_samples(inner)
+    if type(sampler) in (data.SequentialSampler, data.RandomSampler):
+        return len(sampler.data_source) < count
+    of: Any = sampler.dataset if type(sampler) is DistributedSampler else ()
+    return len(of) < count
+
+
+def listed(inner: Any) -> Sequence[int] | None:  # noqa: ANN401 - torch's own
+    """The samples of all epochs, if the sampler is a list of them."""
+    sampler = _of_samples(inner)
+    if type(sampler) not in (list, tuple, range) or not all(
+        type(each) is int for each in sampler[:1]
+    ):
+        return None
+    return sampler  # type: ignore[no-any-return]
 
 
 def name_epoch(inner: Any, epoch: int) -> None:  # noqa: ANN401 - torch's own

@@ -31,6 +31,8 @@ from ffrecord.torch._samples import by_one
 
 # Records that iterating over a view reads at a time.
 _READ_TOGETHER = 64
+# Datasets of a program may mean something else by `stats`.
+_WITH_STATS = (Dataset, Records)
 
 
 class _View(Dataset[T]):
@@ -58,7 +60,7 @@ class _View(Dataset[T]):
 
     def stats(self) -> dict[str, Any]:
         """The sums over the datasets that have statistics; `damaged` is by index of this one."""
-        distinct = {id(part): part for part in self._parts if hasattr(part, "stats")}
+        distinct = {id(part): part for part in self._parts if isinstance(part, _WITH_STATS)}
         each = [part.stats() for part in distinct.values()]
         if not each:
             return {}
@@ -156,7 +158,7 @@ class Subset(_View[T]):
     @property
     def source(self) -> Records:
         """The chosen records; only for an ffrecord dataset."""
-        return SubsetView(self.dataset.source, self.choice)
+        return SubsetView(_source_of(self.dataset), self.choice)
 
     def with_format(self, format: str) -> Self:
         """The same samples in another format; see `Dataset.with_format`."""
@@ -235,7 +237,7 @@ class ConcatDataset(_View[T]):
     @property
     def source(self) -> Records:
         """All records; only for ffrecord datasets."""
-        return concat([dataset.source for dataset in self.datasets])
+        return concat(map(_source_of, self.datasets))
 
     def with_format(self, format: str) -> Self:
         """The same samples in another format; see `Dataset.with_format`."""
@@ -320,6 +322,13 @@ class ConcatDataset(_View[T]):
         return zip(self._parts, starts, self.cumulative_sizes, strict=False)
 
 
+def _source_of(dataset: Any) -> Records:  # noqa: ANN401 - any dataset
+    """The records of one of ours."""
+    if not isinstance(dataset, Dataset):
+        raise AttributeError(f"{dataset!r} is no dataset of ffrecord, and has no records")
+    return dataset.source
+
+
 def _applies_our_policy(dataset: Any) -> bool:  # noqa: ANN401 - any dataset
     """Whether it is one of ours, and no subclass reads in its own way."""
     kind = type(dataset)
@@ -341,8 +350,13 @@ def _damage_beyond_views(dataset: Any) -> dict[int, str]:  # noqa: ANN401 - a da
     """Damage that no view counts, since the dataset reads by a policy of its own."""
     if _applies_our_policy(dataset):
         return dataset._damage_of_strangers() if isinstance(dataset, _View) else {}
-    stats: dict[str, Any] = getattr(dataset, "stats", dict)()
-    found: dict[int, str] = stats.get("damaged", {})
+    found: dict[int, str] = _own_stats(dataset).get("damaged", {})
+    return found
+
+
+def _own_stats(dataset: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataset
+    """The statistics of one of ours."""
+    found: dict[str, Any] = dataset.stats() if isinstance(dataset, _WITH_STATS) else {}
     return found
 
 
@@ -373,8 +387,7 @@ def stats_of(dataset: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataset
     if type(ours) is data.Subset:
         return stats_of(ours.dataset)
     if type(ours) is not data.ConcatDataset:
-        found: dict[str, Any] = getattr(ours, "stats", dict)()
-        return found
+        return _own_stats(ours)
     each = list(map(stats_of, ours.datasets))
     damaged = {
         first + index: what
@@ -392,8 +405,8 @@ def fingerprint_of(dataset: Any) -> str | None:  # noqa: ANN401 - any dataset
     nothing is known.
     """
     ours = as_ours(dataset, slice(None))
-    found: str | None = getattr(ours, "fingerprint", None)
-    if found is not None:
+    found = getattr(ours, "fingerprint", None)
+    if isinstance(found, str):  # A dataset may mean something else.
         return found
     try:
         if isinstance(ours, _View):

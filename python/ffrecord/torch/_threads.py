@@ -1,5 +1,6 @@
 """Loading with threads: each iterator has its own, which read on past the end of an epoch."""
 
+import copy
 import operator
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -16,7 +17,7 @@ from ffrecord._order.epoch_order import IndexBatch
 from ffrecord._read.prefetch import Prefetcher
 from ffrecord._read.read_ahead import ReadAhead
 from ffrecord.errors import CorruptionError
-from ffrecord.torch._batch_transfer import CrossingCollate
+from ffrecord.torch._batch_transfer import CrossingCollate, staying
 from ffrecord.torch._collate import collate
 from ffrecord.torch._dataset import Dataset
 from ffrecord.torch._engine_choice import code_of_program
@@ -119,6 +120,8 @@ class Threads(Engine):
         sampler: Sampler | None,
         start: Cursor | None,
     ) -> Iterator[tuple[Cursor | None, Any]]:
+        # A state may be loaded meanwhile: this iteration stays in its order.
+        sampler = copy.copy(sampler)
         settings = _settings(loader.dataset, loader.collate_fn)
         reads_on = code_of_program(loader) is None
         ahead = self._begin(loader, steps, sampler, start, reads_on, settings)
@@ -249,7 +252,7 @@ class _Loads:
     def __init__(self, loader: Any) -> None:  # noqa: ANN401 - a `DataLoader`, which imports this
         self._fetch = getattr(loader.dataset, "__getitems__", None)
         self._dataset: Any = loader.dataset
-        self._collate_fn = loader.collate_fn
+        self._collate_fn = staying(loader.collate_fn)
         self.stages = loader.stages
         self._pinned = _pins(loader)
         plain = isinstance(self._dataset, Dataset) and self._dataset.is_plain

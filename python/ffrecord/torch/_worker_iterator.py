@@ -5,13 +5,18 @@ once, for the whole time. A signal reports the death earlier, but only to the ma
 the death of a child of this process, which a worker of a forkserver is not.
 """
 
+import io
 import os
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import wait
 from traceback import clear_frames
 from typing import Any
 
 from torch.utils.data import dataloader
+from torch.utils.data._utils import signal_handling
 
 from ffrecord._base import clock
 from ffrecord.errors import ClosedError
@@ -30,19 +35,31 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
     """
 
     is_broken = False
-    """Whether an error has reported a death: the other workers are of no use any more."""
+    """Whether a death was reported, or an interrupt: the other workers are of no use any more."""
     # Set by torch, which declares no types.
     _workers: list[Any]
+    _workers_status: list[bool]
+    _timeout: float
+    _worker_result_queue: Any
 
     def __init__(self, loader: Any) -> None:  # noqa: ANN401 - a `DataLoader`, which imports this
         """Start the workers of `loader`."""
         self._pid = os.getpid()
-        super().__init__(loader)
+        try:
+            super().__init__(loader)
+        except BaseException:
+            self._end_started()
+            raise
+        received = self._worker_result_queue._reader
+        received._recv = partial(_received, received.fileno(), weakref.ref(self))
 
     @property
     def is_usable(self) -> bool:
         """Whether another iteration may take its workers."""
-        return not self.is_broken and self._pid == os.getpid()
+        if self.is_broken or self._pid != os.getpid():
+            return False
+        # Ctrl-C ends the workers, too: a terminal sends it to all of its processes.
+        return all(each.exitcode != 0 for each in self._workers)
 
     def __next__(self) -> Any:  # noqa: ANN401 - collate_fn's
         if self._pid != os.getpid():
@@ -50,7 +67,19 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
                 "the workers of this iterator are those of the parent process: start a new "
                 "iteration after a fork"
             )
-        return super().__next__()
+        try:
+            return super().__next__()
+        except KeyboardInterrupt:
+            self.is_broken = True
+            raise
+
+    def _end_started(self) -> None:
+        """End workers of an iterator that is not made whole; torch fails at that."""
+        with suppress(ValueError):  # They are not registered yet.
+            signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]
+        for each in getattr(self, "_workers", ()):
+            each.terminate()
+        self._shutdown = True
 
     def _shutdown_workers(self) -> None:
         if self._pid == os.getpid():
@@ -86,6 +115,40 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
             raise RuntimeError(
                 f"DataLoader worker (pid(s) {', '.join(killed)}) exited unexpectedly"
             ) from error
+
+    def require_sender(self, since: float) -> None:
+        """Check that the rest of a batch may still come, after no byte came for a while.
+
+        Raises:
+            RuntimeError: a worker has ended, perhaps the one that was sending; or it is late.
+        """
+        used = zip(self._workers, self._workers_status, strict=False)
+        if not all(each.is_alive() for each, is_used in used if is_used):
+            raise RuntimeError("a worker ended in the middle of a batch")  # torch names it.
+        if clock.now() - since > self._timeout:
+            raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+
+
+def _received(
+    descriptor: int, owner: Callable[[], WorkersIterator | None], size: int
+) -> io.BytesIO:
+    """The next `size` bytes of a connection, as its own method, which would wait for ever.
+
+    A worker that was killed while it sent leaves a part of a batch, and nobody closes the
+    connection: the other workers and this process have it open for writing, too.
+    """
+    found, since = io.BytesIO(), clock.now()
+    while (left := size - found.tell()) > 0:
+        if not clock.is_readable([descriptor], _LOOK_S):
+            if (iterator := owner()) is None:
+                raise EOFError
+            iterator.require_sender(since)
+            continue
+        part = os.read(descriptor, left)
+        if not part:
+            raise EOFError
+        found.write(part)
+    return found
 
 
 def taken(batches: Iterator[Any]) -> Iterator[Any]:
