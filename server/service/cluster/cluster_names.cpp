@@ -57,8 +57,8 @@ cluster::TimePoint AnswerBy(std::uint32_t patience_ms) {
   return Clock::now() + std::min(kPublishPatience, patience - std::min(kAnswerTime, patience / 4));
 }
 
-// Whether the daemon's own name is told of beside the cluster's: who changes a list of versions
-// would otherwise publish in the cluster what goes on from another list than the cluster's.
+// Whether clients see the daemon's own name beside those of the cluster. A client that changes a
+// list of versions would otherwise go on from another list than the cluster's, and publish there.
 bool IsShown(const Adoption& adoption, const Adoption::Name& name, const ClusterState& state) {
   return InTheWay(adoption, name, [&](const std::string& text) { return state.Find(text); })
       .empty();
