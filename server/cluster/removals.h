@@ -21,8 +21,8 @@ bool WasRemovedSince(const View& view, const HistoryMark& mark, const std::strin
 
 // Names that were removed or replaced, by their tombstones.
 
-// Prefix of the keys of tombstones for what a name had at that revision. A revision is given once,
-// so each tombstone has a key of its own.
+// Prefix of the keys of the tombstones for what a name had at that revision. A name has one
+// revision only once, so its tombstone has a key of its own.
 std::string NameTombstonePrefix(std::uint64_t revision);
 // The revision that the attempt gave to its name, if the name was replaced or removed since and the
 // grace of that is not over.

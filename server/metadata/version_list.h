@@ -11,6 +11,14 @@ namespace ffrecord::server {
 // dataset would get that instead of a version.
 inline std::string VersionListOf(const std::string& name) { return name + "/.catalogue/"; }
 
+// The dataset whose list of versions, or the data of one of them, has this name; empty: it is of
+// none.
+inline std::string DatasetOf(const std::string& name) {
+  for (const char* const part : {"/.catalogue/", "/.versions/"})
+    if (const auto at = name.find(part); at != std::string::npos) return name.substr(0, at);
+  return "";
+}
+
 // Whether there is one, among names in order.
 template <class Names>
 bool HasVersions(const Names& names, const std::string& name) {

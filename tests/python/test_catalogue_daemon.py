@@ -103,6 +103,16 @@ def test_a_removed_version_is_gone_and_its_name_is_not_used_again(
     names = [each.name for each in ffrecord.list_published(place)]
     assert not any(".versions/2" in name for name in names)
 
+    catalogue.remove(f"{place}@1")
+
+    with pytest.raises(FileNotFoundError, match="train has no versions; all that it had were remo"):
+        ffrecord.open(place)
+    assert "0 versions: all were removed" in cli.ok("ffrecord", "ls", daemon.address())
+    for flag in ((), ("--overwrite",)):  # The remedy is not a flag that is refused then.
+        refused = cli.run("ffrecord", "publish", str(one), place, *flag)
+        assert refused.returncode == 4
+        assert "has versions, or had some; give the files one" in refused.stderr
+
 
 def test_a_removal_that_was_cut_off_is_completed(daemon: Daemon, tmp_path: Path) -> None:
     place, file = daemon.address("train"), make(tmp_path / "a.ffr", 0)

@@ -38,6 +38,8 @@ def ls(place: str, timeout_s: float, as_json: bool) -> None:
     for dataset in found:
         count = len(dataset.versions)
         note = f": {shown(dataset.problem)}" if dataset.problem else ""
+        if not count and not note:
+            note = ": all were removed; the list of their names stays, so that none is used again"
         click.echo(f"{shown(dataset.address)}  {count} version{'s'[: count != 1]}{note}")
         for version in reversed(dataset.versions):
             click.echo(f"  {_line(version)}")

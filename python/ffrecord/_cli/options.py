@@ -11,6 +11,7 @@ import click
 
 from ffrecord._base.addresses import REPLICATED
 from ffrecord._cli.units import Timeout
+from ffrecord._store.published import HasVersionsError
 from ffrecord._write.new_folder import check_can_be_made
 from ffrecord.errors import ConflictError
 
@@ -53,7 +54,7 @@ def overwrite_named(name: str, may_replace: bool) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:
-        if may_replace or name not in str(error):
+        if may_replace or name not in str(error) or isinstance(error, HasVersionsError):
             raise
         raise ConflictError(errno.EEXIST, f"{name} exists; --overwrite replaces it") from error
 

@@ -115,7 +115,8 @@ class Document:
         if name is not None and name in self.removed:
             return f"{with_version(self.place, name)} was removed"
         if not self.versions:
-            return f"{self.place} has no versions"
+            were_some = "; all that it had were removed" if self.removed else ""
+            return f"{self.place} has no versions{were_some}"
         there = [version.version for version in self.versions]
         shown = ", ".join(there[-5:]) + (" and earlier ones" if len(there) > 5 else "")
         return f"{self.place} has no version or tag {name!r}; it has {shown}"

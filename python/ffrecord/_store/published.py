@@ -15,6 +15,10 @@ from ffrecord.errors import ConflictError, UnavailableError
 _DURABILITY = r"replicas|origin|r[123]|ec:\d+\+\d+"
 
 
+class HasVersionsError(ConflictError):
+    """A name has, or had, versions: it is no dataset that could be replaced."""
+
+
 @dataclass(frozen=True)
 class Published:
     """One dataset of a daemon.
@@ -72,7 +76,7 @@ def publish(
     """
     _refuse_version(address)
     if _has_versions(address, timeout_s):
-        raise ConflictError(
+        raise HasVersionsError(
             errno.EEXIST,
             f"{address} has versions, or had some; give the files one, with "
             "ffrecord.catalogue.publish or ffrecord publish --version",

@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "libffrecord/base/clock.h"
+#include "server/service/cluster/adopted_versions.h"
 
 namespace ffrecord::server {
 namespace {
@@ -38,11 +40,10 @@ TimePoint AdoptionDriver::wake() const { return MayAdopt() ? adoption_.wake() : 
 void AdoptionDriver::Begin(const Adoption::Name& name) {
   const cluster::NameTable& names = machines_.view().names;
   // It is for people, and no upload is opened for it again and again.
-  const cluster::NameTable::Name* const known = names.Find(name.name);
-  if (known != nullptr && known->record.attempt != name.attempt)
+  const auto find = [&](const std::string& text) { return names.Find(text); };
+  if (const std::string other = InTheWay(adoption_, name, find); !other.empty())
     return End(name, Error{ErrorCode::kConflict,
-                           name.name + " is another dataset in the cluster; remove one of "
-                                       "the two"});
+                           other + " is another dataset in the cluster; remove one of the two"});
   std::set<std::uint64_t> uploads;
   for (const ManifestFile& file : name.manifest->files)
     for (const ManifestExtent& extent : file.extents)

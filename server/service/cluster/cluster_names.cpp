@@ -7,6 +7,7 @@
 #include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "server/metadata/name_quotas.h"
+#include "server/service/cluster/adopted_versions.h"
 
 namespace ffrecord::server {
 namespace {
@@ -56,6 +57,13 @@ cluster::TimePoint AnswerBy(std::uint32_t patience_ms) {
   return Clock::now() + std::min(kPublishPatience, patience - std::min(kAnswerTime, patience / 4));
 }
 
+// Whether clients see the daemon's own name beside those of the cluster. A client that changes a
+// list of versions would otherwise go on from another list than the cluster's, and publish there.
+bool IsShown(const Adoption& adoption, const Adoption::Name& name, const ClusterState& state) {
+  return InTheWay(adoption, name, [&](const std::string& text) { return state.Find(text); })
+      .empty();
+}
+
 // As `--durability` spells it. Empty: the name's list of files is not known yet.
 std::string DurabilityOf(const ClusterState::Name& name) {
   if (name.manifest == nullptr) return "";
@@ -87,7 +95,9 @@ Result<void> ClusterNames::Seal(ExtentWriter& writer, const net::PutSeal& seal) 
 // --- Looking ------------------------------------------------------------------------------------
 
 std::optional<Adoption::Name> ClusterNames::OwnName(const std::string& name) const {
-  return service_.adoption() == nullptr ? std::nullopt : service_.adoption()->Find(name);
+  const Adoption* const adoption = service_.adoption();
+  auto own = adoption == nullptr ? std::nullopt : adoption->Find(name);
+  return own && IsShown(*adoption, *own, *service_.state()) ? std::move(own) : std::nullopt;
 }
 
 Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name,
@@ -138,7 +148,7 @@ Result<net::ListReply> ClusterNames::Listed(const net::List& list) const {
   // Behind the page there may be more of the cluster's before the next one of its own.
   const std::string last = reply.more && !entries.empty() ? entries.back().name : "";
   for (const Adoption::Name& name : own) {
-    if (state->Find(name.name) != nullptr) continue;
+    if (state->Find(name.name) != nullptr || !IsShown(*service_.adoption(), name, *state)) continue;
     if (!last.empty() && name.name > last) {
       reply.more = true;
       break;

@@ -473,6 +473,32 @@ TEST_F(AdoptionTest, ANameThatTheClusterHasIsLeftToPeople) {
   EXPECT_TRUE(Has(Old(), "train/a", own));
 }
 
+// The daemon's list is the longer one, and would be the newest in the cluster.
+TEST_F(AdoptionTest, AListOfVersionsIsNotJoinedWithAnotherOne) {
+  const std::vector<std::string> own{"set/.catalogue/step-000000000",
+                                     "set/.catalogue/step-000000001", "set/.versions/1"};
+  for (const std::string& name : own) PublishAlone(name, 1);
+  const auto free = PublishAlone("set2/.catalogue/step-000000000", 1);
+  StartOther(/*replicas=*/1);
+  const auto theirs = ClusterClient({Other()}).Upload(SomeExtents(1, 1'000), 1);
+  ASSERT_TRUE(theirs) << theirs.error().message;
+  ASSERT_TRUE(ClusterClient({Other()}).Publish(Other(), own.front(), theirs.value()));
+
+  Start(old_, Node("n1", true));
+
+  const std::vector<std::string> all{own.front(), "set2/.catalogue/step-000000000"};
+  EXPECT_TRUE(Eventually([&] { return NamesAt(Other()) == all; }));
+  EXPECT_TRUE(Eventually([&] { return NamesAt(Old()) == all; }));
+  EXPECT_FALSE(Client().Resolve(Old(), own.back()));
+  EXPECT_TRUE(Has(Other(), own.front(), theirs.value()));
+
+  ASSERT_TRUE(
+      ClusterClient({Other()}).Remove(Other(), own.front()));  // The daemon's take its place.
+  EXPECT_TRUE(Eventually([&] { return IsAdopted(); }));
+  EXPECT_EQ(NamesAt(Other()).size(), own.size() + 1);
+  EXPECT_TRUE(Has(Other(), all.back(), free));
+}
+
 // Clients then ask nobody else what there is.
 TEST_F(AdoptionTest, ClientsAreToldThatTheClusterDoesNotHaveAllNamesYet) {
   PublishAlone("train/a");
