@@ -31,7 +31,8 @@ from files_looking import LOOKING
 from files_paths import LOADING, READINGS, check_rows, demand
 from files_rewriting import EXPORTING, REWRITING
 from files_writing import in_child, named
-from in_place_sources import KINDS_IN_PLACE, Shard, Source, write_apart
+from in_place_packing import check_apart, check_verified
+from in_place_sources import KINDS_IN_PLACE, Shard, Source
 from table_values import Differs
 
 _MEMORY = Path("/dev/shm")
@@ -300,21 +301,14 @@ class InPlace(RuleBasedStateMachine):
 
     @rule(of=sources, at=which, number=number)
     def take_a_sample_apart(self, of: Source, at: int, number: int) -> None:
-        """A tar with the files of a sample in two places is packed and indexed by nobody."""
+        """Nobody reads a tar with the files of a sample in two places."""
+        check_apart(of, of.shards[at % len(of.shards)], number, self._folder())
+
+    @rule(of=sources, at=which, number=number)
+    def compare_with_source(self, of: Source, at: int, number: int) -> None:
+        """What was packed is as its source, until records are gone."""
         shard = of.shards[at % len(of.shards)]
-        folder = self._folder()
-        path = folder / shard.path.name
-        if of.kind != "samples" or not write_apart(shard.path, path, number):
-            return
-        made = folder / "made"
-        for words in (
-            ("ffrecord", "index", path),
-            ("ffrecord-pack", path, made.with_suffix(".ffr")),
-            ("ffrecord-pack", path, made, "--part-size", "2000B"),
-        ):
-            code, _, err = run(*words)
-            said = f"{words[0]}: a sample in two places: exit code {code}: {err[-300:]}"
-            demand(code == 2 and "not adjacent" in err, said)
+        named(f"verify --source, {of.kind}", check_verified, of, shard, number, self._folder())
 
     def _check_index_stays(self, of: Source, shard: Shard) -> None:
         """Indexed again, bytes that changed unseen do not become what was written."""

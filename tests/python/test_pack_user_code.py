@@ -16,6 +16,9 @@ from packing import PART, begun, records, write_classes
 
 pytestmark = pytest.mark.wrong_data
 
+# Said of a process that ended without Python knowing it.
+NO_WORD = ", as _exit of C and exec do"
+
 each_way = pytest.mark.parametrize(
     ("destination", "workers"), [("x", 1), ("x", 2), ("x.ffr", 1)], ids=str
 )
@@ -98,17 +101,19 @@ def test_a_module_that_ends_the_process_is_no_success(files: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("end", "how"),
     [
-        ("ctypes.CDLL(None).exit(0)", "exit() of C"),
-        ("ctypes.CDLL(None).quick_exit(0)", "quick_exit() of C"),
-        ("ThreadPoolExecutor().submit(ctypes.CDLL(None).exit, 0).result()", "exit() of C"),
-        ("ThreadPoolExecutor().submit(os._exit, 0).result()", "os._exit in a thread"),
+        ("ctypes.CDLL(None).exit(0)", " with exit() of C"),
+        ("ctypes.CDLL(None).quick_exit(0)", " with quick_exit() of C"),
+        ("ThreadPoolExecutor().submit(ctypes.CDLL(None).exit, 0).result()", " with exit() of C"),
+        ("ThreadPoolExecutor().submit(os._exit, 0).result()", " with os._exit in a thread"),
+        ("ctypes.CDLL(None)._exit(0)", NO_WORD),
+        ("os.execv('/bin/true', ['true'])", NO_WORD),
     ],
 )
 @pytest.mark.parametrize(
     ("name", "workers", "code", "said"),
     [
-        ("a/000", 1, 1, "ended the process with {}"),  # Looked at.
-        ("b/005", 1, 1, "ended the process with {}"),
+        ("a/000", 1, 1, "ended the process{}"),  # Looked at.
+        ("b/005", 1, 1, "ended the process{}"),
         ("b/005", 2, 4, "3 processes that packed"),
     ],
 )

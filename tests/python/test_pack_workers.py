@@ -178,14 +178,14 @@ def test_a_slow_worker_that_was_taken_for_dead_changes_nothing(
     arguments = ["--part-size", "20000B", "--map", "packing_functions:waits_at_95"]
     process = begun(files, tmp_path / "x", *arguments)
     reached(marks, process)
-    os.kill(process.pid, signal.SIGSTOP)
+    os.killpg(process.pid, signal.SIGSTOP)
     (marks / "go").touch()
     for lease in (tmp_path / ".x.packing").glob("*/leases/*"):
         os.utime(lease, (0, 0))
 
     map_ = "packing_functions:waits_at_95"
     pack(files, tmp_path / "x", map=map_, part_size_bytes=PART)
-    os.kill(process.pid, signal.SIGCONT)
+    os.killpg(process.pid, signal.SIGCONT)
     said = process.communicate()[1]
     pack(files, tmp_path / "whole", map=map_, part_size_bytes=PART)
 

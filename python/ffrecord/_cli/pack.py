@@ -286,6 +286,10 @@ def _line(destination: str, summary: "PackSummary", seconds: float) -> str:
 
 def main() -> int:
     """Run the command line; return the exit code."""
+    if any(word.partition("=")[0] == "--map" for word in sys.argv[1:]):
+        from ffrecord._cli.guarded import guarded  # Brings ctypes.
+
+        return guarded(lambda: run(command))
     return run(command)
 
 
