@@ -435,3 +435,62 @@ def test_the_trainers_own_loader_fills_up_the_last_batch_and_reads_each_record(
     labels = [label for epoch, batch in steps if epoch == 0 for label in batch]
     assert set(labels) == set(range(125))  # None is lost,
     assert len(labels) > 125  # but accelerate repeats some, as the page says.
+
+
+class _Scaling(_Trainer):
+    """Scales losses as with fp16, which accelerate does on an accelerator only."""
+
+    def create_accelerator_and_postprocess(self) -> None:
+        super().create_accelerator_and_postprocess()
+        self.accelerator.scaler = torch.amp.GradScaler("cpu", 4.0, growth_interval=3)
+
+
+def test_the_scale_of_gradients_goes_on_where_it_was(tmp_path: Path) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    how = {"kind": _Scaling, "num_train_epochs": 3, "max_grad_norm": 0}
+    whole, _ = trained(tmp_path, 20, 0, [], **how)
+
+    for stop in (4, 8, 0):
+        callback = CheckpointCallback(tmp_path / "run", every_steps=100)
+        part, _ = trained(tmp_path, 20, stop, [callback], **how)
+
+    assert whole.accelerator.scaler.get_scale() == 4.0 * 2**5
+    assert part.accelerator.scaler.state_dict() == whole.accelerator.scaler.state_dict()
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(part.model.state_dict()[name], value), name
+
+
+def test_an_evaluation_before_the_first_step_draws_nothing_from_a_resumed_run(
+    tmp_path: Path,
+) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    how = {"eval_on_start": True, "num_train_epochs": 2, "dropout": 0.5}
+    whole, _ = trained(tmp_path, 20, 0, [], **how)
+
+    for stop in (2, 5, 0):
+        callback = CheckpointCallback(tmp_path / "run", every_steps=100)
+        part, _ = trained(tmp_path, 20, stop, [callback], **how)
+
+    for name, value in whole.model.state_dict().items():
+        assert torch.equal(part.model.state_dict()[name], value), name
+
+
+class _HalfBatches(_Trainer):
+    batch = 2
+
+
+def test_a_run_of_smaller_steps_that_would_end_before_its_last_is_refused(tmp_path: Path) -> None:
+    from ffrecord.torch.huggingface import CheckpointCallback
+
+    def resumed(stop: int, **how: Any) -> Any:  # noqa: ANN401
+        callback = CheckpointCallback(tmp_path / "run", every_steps=100)
+        return trained(tmp_path, 20, stop, [callback], **how)
+
+    resumed(3, max_steps=10)  # Twelve records of twenty; four steps of two are left.
+
+    with pytest.raises(ValueError, match="would end at step 7, before max_steps, 10"):
+        resumed(0, max_steps=10, kind=_HalfBatches)
+    part, _ = resumed(0, max_steps=7, kind=_HalfBatches)
+    assert part.state.global_step == 7

@@ -470,3 +470,45 @@ def test_a_loader_that_is_interrupted_while_it_starts_workers_ends_those_that_it
     assert started
     assert not unraisable  # torch fails to end workers of an iterator that was not made whole.
     eventually(lambda: not {*multiprocessing.active_children()} - others)
+
+
+KILLED = """
+import multiprocessing, sys, threading
+from ffrecord.torch import DataLoader, Dataset, Sampler
+
+if __name__ == "__main__":
+    dataset = Dataset(sys.argv[1])
+    loader = DataLoader(
+        dataset,
+        batch_sampler=Sampler(dataset, 30),
+        num_workers=2,
+        mode="workers",
+        multiprocessing_context=sys.argv[2],
+    )
+    batches = iter(loader)
+    next(batches)
+    print(*(each.pid for each in multiprocessing.active_children()), flush=True)
+    threading.Event().wait()
+"""
+
+
+def is_running(process: str) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_workers_end_with_a_process_that_is_killed(tmp_path: Path, method: str) -> None:
+    program = tmp_path / "killed.py"
+    program.write_text(KILLED)
+    words = [sys.executable, str(program), str(written(tmp_path)), method]
+
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        workers = process.stdout.readline().split()
+        process.kill()
+
+    assert len(workers) == 2
+    eventually(lambda: not any(map(is_running, workers)))

@@ -6,7 +6,9 @@ the death of a child of this process, which a worker of a forkserver is not.
 """
 
 import io
+import multiprocessing
 import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -41,6 +43,7 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
     _workers_status: list[bool]
     _timeout: float
     _worker_result_queue: Any
+    _init: "_WorkerInit"
 
     def __init__(self, loader: Any) -> None:  # noqa: ANN401 - a `DataLoader`, which imports this
         """Start the workers of `loader`."""
@@ -52,6 +55,14 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
             raise
         received = self._worker_result_queue._reader
         received._recv = partial(_received, received.fileno(), weakref.ref(self))
+
+    @property
+    def _worker_init_fn(self) -> "_WorkerInit":
+        return self._init
+
+    @_worker_init_fn.setter
+    def _worker_init_fn(self, given: Callable[[int], object] | None) -> None:
+        self._init = _WorkerInit(given)
 
     @property
     def is_usable(self) -> bool:
@@ -127,6 +138,33 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
             raise RuntimeError("a worker ended in the middle of a batch")  # torch names it.
         if clock.now() - since > self._timeout:
             raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+
+
+class _WorkerInit:
+    """The first call in a worker, which ends from then on with the process that has started it.
+
+    torch looks at the parent of a worker, which may be the fork server. And it waits at the end of
+    a worker until the last batches are sent, to a pipe that nobody reads any more.
+    """
+
+    def __init__(self, given: Callable[[int], object] | None) -> None:
+        """`given`: the `worker_init_fn` of the loader."""
+        self.given = given
+
+    def __call__(self, worker: int) -> None:
+        """Watch the process, and call what the loader was given."""
+        if (starter := multiprocessing.parent_process()) is not None:
+            watch = partial(_leave_with, starter.sentinel, os.getppid())
+            threading.Thread(target=watch, name="ffrecord-parent", daemon=True).start()
+        if self.given is not None:
+            self.given(worker)
+
+
+def _leave_with(sentinel: int, parent: int) -> None:
+    # After a fork, later workers have the other end of an earlier one's sentinel.
+    while os.getppid() == parent and not wait([sentinel], _LOOK_S):
+        pass
+    os._exit(1)
 
 
 def _received(

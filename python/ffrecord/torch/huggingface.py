@@ -170,6 +170,8 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._is_inside_step = False
         self._running: _Running | None = None
         self._per_epoch: int | None = None
+        self._scaler: Any = None  # The GradScaler of fp16, if there is one.
+        self._random: Any = None  # Where a resumed run goes on, until it does.
 
     def on_train_begin(
         self,
@@ -182,12 +184,13 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
         Raises:
             ValueError: there is one, and the Trainer's loader does not know its position, or the
-                Trainer resumes from another one, or its epochs have another number of steps.
+                Trainer resumes from another one, or its epochs have another number of steps, or it
+                would end before `max_steps`.
             TypeError: the loader can never tell its position.
         """
         self._refuse_changed(args)
         self._epoch, self._epochs, self._is_over = None, 0.0, False
-        self._is_inside_step = False
+        self._is_inside_step, self._random = False, None
         loader = kwargs.get("train_dataloader")
         knows_place = isinstance(loader, DataLoader)
         if isinstance(loader, DataLoader):
@@ -199,6 +202,7 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             scheduler=kwargs.get("lr_scheduler"),
         )
         self._per_epoch = _steps_per_epoch(args, loader)
+        self._scaler = getattr(kwargs.get("optimizer"), "scaler", None)
         if not self._resume:
             return
         if (state.global_step or not (knows_place or self._data_anew)) and self._is_there():
@@ -208,14 +212,19 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
             self._refuse_other_epochs(args, step)
             self._running = _Running(state)
             self._running.resume(state)
+            self._random = ckpt.rng_state()
             self._epochs = state.epoch
             if isinstance(loader, DataLoader):
                 self._epochs, self._epoch = int(state.epoch), _Epoch(loader)
+                self._refuse_early_end(args, state, self._epoch)
             if step >= state.max_steps:
                 self._is_over = control.should_training_stop = True
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ANN401
         """Prepare the first step of a resumed epoch."""
+        if self._random is not None:  # The Trainer may have evaluated since (`eval_on_start`).
+            ckpt.set_rng_state(self._random)
+            self._random = None
         if self._epoch is not None:
             self._epoch.expect_step(args)
 
@@ -307,12 +316,28 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
                 "with the same global batch and gradient_accumulation_steps, or give max_steps"
             )
 
+    def _refuse_early_end(self, args: Any, state: Any, epoch: _Epoch) -> None:  # noqa: ANN401
+        """Raise if the epochs that the Trainer has planned end before `max_steps`.
+
+        It plans them as if all steps had as many records as those that are left.
+        """
+        first = math.ceil(epoch.left / args.gradient_accumulation_steps)
+        end = state.global_step + first + (state.num_train_epochs - 1) * (self._per_epoch or 0)
+        if args.max_steps > end:
+            raise ValueError(
+                f"{self._target}, step {state.global_step}: the Trainer would end at step {end}, "
+                f"before max_steps, {args.max_steps}, for its steps have fewer records than those "
+                "before. Resume with the same global batch and gradient_accumulation_steps"
+            )
+
     def _note_resumed(self, state: Any, step: int) -> None:  # noqa: ANN401
         assert self._training is not None
         words = json.loads(str(self._training.extra["trainer"]))
         for name in _KEPT:
             if name in words:
                 setattr(state, name, words[name])
+        if self._scaler is not None and self._training.extra.get("scaler"):
+            self._scaler.load_state_dict(self._training.extra["scaler"])
         state.global_step = self._saved = step
 
     def _take_back(self, state: Any) -> None:  # noqa: ANN401
@@ -332,6 +357,8 @@ class CheckpointCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._training.extra = {"trainer": json.dumps(dataclasses.asdict(state), default=str)}
         if self._per_epoch is not None:
             self._training.extra["steps_per_epoch"] = self._per_epoch
+        if self._scaler is not None:
+            self._training.extra["scaler"] = self._scaler.state_dict()
         self._saved = state.global_step
         self._pending = self._training.async_save(self._target, self._saved, **self._options)
 
