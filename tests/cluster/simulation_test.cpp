@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 
@@ -53,7 +54,7 @@ TEST(SimulationTest, NothingThatWasAcknowledgedIsLostAndEverythingHeals) {
 
 TEST(SimulationTest, AStoreThatIsPutBackToAnOlderStateLosesNothing) {
   const std::uint64_t first = Number("FFRECORD_SIM_SEED", 1);
-  const std::uint64_t count = Number("FFRECORD_SIM_COUNT", 200) / 40;
+  const std::uint64_t count = std::max<std::uint64_t>(Number("FFRECORD_SIM_COUNT", 200) / 40, 2);
   for (std::uint64_t seed = first; seed < first + count; ++seed) {
     Simulation simulation(
         {.seed = seed, .is_restored = true, .is_traced = Number("FFRECORD_SIM_TRACE", 0) != 0});

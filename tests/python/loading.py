@@ -20,6 +20,21 @@ ENGINES: dict[str, dict[str, Any]] = {
 every_engine = pytest.mark.parametrize("options", ENGINES.values(), ids=ENGINES)
 
 
+def met_by_engines(name: str, cases: dict[str, Any], *by_all: str) -> pytest.MarkDecorator:
+    """Each case inline and by workers; those named also by the other engines.
+
+    For products that take long: persistent workers differ from others in later epochs alone,
+    threads from the caller in who collects, and `auto` is one of these.
+    """
+    pairs = {
+        f"{case}-{engine}": (cases[case], options)
+        for case in cases
+        for engine, options in ENGINES.items()
+        if case in by_all or engine in ("inline", "workers")
+    }
+    return pytest.mark.parametrize((name, "options"), pairs.values(), ids=pairs)
+
+
 IMAGE_BYTES = 10_000
 # Threads of Python's make batches with bytes in them, native ones those of numbers alone.
 KINDS = ["bytes", "numbers"]

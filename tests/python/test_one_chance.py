@@ -16,7 +16,7 @@ from torch.utils import data
 import ffrecord
 from ffrecord.decode import Decoder, Field
 from ffrecord.torch import ConcatDataset, DataLoader, Dataset, Sampler, Subset
-from loading import ENGINES, every_engine
+from loading import ENGINES, met_by_engines
 from mixing import mixed, written
 
 pytestmark = pytest.mark.wrong_data
@@ -88,8 +88,7 @@ DRAWS: dict[str, Callable[[Dataset], tuple[Any, dict[str, Any]]]] = {
 }
 
 
-@every_engine
-@pytest.mark.parametrize("draw", DRAWS.values(), ids=DRAWS)
+@met_by_engines("draw", DRAWS, "mix", "by weight", "a program's indices", "joined with itself")
 def test_a_record_that_is_drawn_twice_is_augmented_twice(
     files: dict[str, Path], draw: Callable[[Dataset], Any], options: dict[str, Any]
 ) -> None:
@@ -231,9 +230,8 @@ TWIN_ORDERS: dict[str, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-@every_engine
 @pytest.mark.parametrize("order", TWIN_ORDERS.values(), ids=TWIN_ORDERS)
-@pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+@met_by_engines("twin", TWINS, "subset of a concatenation")
 def test_a_view_of_torchs_has_the_chance_of_the_same_view_of_ours(
     files: dict[str, Path],
     twin: Callable[[Dataset, Any, Any], Any],

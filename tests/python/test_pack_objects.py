@@ -5,6 +5,7 @@ ranges, whole and in parts, by one process and by two; columns, keys, metadata a
 compared. The server then throttles, cuts off, lies and replaces files.
 """
 
+import functools
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.wrong_data
 pytest.importorskip("pyarrow")
 
 PART_BYTES = 8000
+PARTS_MAX = 20
 Made = tuple[Path, SourceOptions]
 
 
@@ -171,11 +173,15 @@ def address_of(name: str, path: Path) -> str:
     )
 
 
-def packed(source: object, options: SourceOptions, folder: Path, workers: int = 1) -> Path:
+def packed(source: object, made: Made, folder: Path, workers: int = 1) -> Path:
+    """What was made, and is at `source`, in about PARTS_MAX parts: each costs requests."""
+    path, options = made
+    files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
+    size_bytes = sum(each.stat().st_size for each in files)
     pack(
         open_source(source, options),  # type: ignore[arg-type]
         folder,
-        part_size_bytes=PART_BYTES,
+        part_size_bytes=max(PART_BYTES, size_bytes // PARTS_MAX),
         workers=workers,
     )
     return folder
@@ -202,34 +208,55 @@ def one_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_plan.Plan, "id", "0" * 64)
 
 
+@pytest.fixture(scope="module")
+def from_disk(
+    made: dict[str, Made], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Path]:
+    """Packs a kind from the disk, once; to be called with `one_plan`."""
+
+    @functools.cache
+    def found(name: str) -> Path:
+        return packed(str(made[name][0]), made[name], tmp_path_factory.mktemp("disk") / "packed")
+
+    return found
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_bucket_is_packed_as_the_disk_is(
-    made: dict[str, Made], name: str, tmp_path: Path, one_plan: None
+    made: dict[str, Made],
+    from_disk: Callable[[str], Path],
+    name: str,
+    tmp_path: Path,
+    one_plan: None,
 ) -> None:
-    path, options = made[name]
-    local = packed(str(path), options, tmp_path / "local")
-    assert_same(local, packed(address_of(name, path), options, tmp_path / "stored"))
+    address = address_of(name, made[name][0])
+    stored = packed(address, made[name], tmp_path / "stored")
+    assert_same(from_disk(name), stored)
 
 
 @pytest.mark.parametrize("name", [name for name in MAKERS if name not in FOLDERS])
 def test_a_server_is_packed_as_the_disk_is(
-    made: dict[str, Made], name: str, tmp_path: Path, one_plan: None
+    made: dict[str, Made],
+    from_disk: Callable[[str], Path],
+    name: str,
+    tmp_path: Path,
+    one_plan: None,
 ) -> None:
-    path, options = made[name]
+    path, _ = made[name]
     skip_without_http()
     files = {f"/{each.name}": each.read_bytes() for each in path.parent.iterdir()}
-    local = packed(str(path), options, tmp_path / "local")
     with serve_ranges(files) as served:
-        assert_same(local, packed(served.url(f"/{path.name}"), options, tmp_path / "stored"))
+        stored = packed(served.url(f"/{path.name}"), made[name], tmp_path / "stored")
+    assert_same(from_disk(name), stored)
 
 
 @pytest.mark.parametrize("name", ["JSON lines", "WebDataset", "Parquet", "classes", "MDS"])
 def test_workers_pack_a_bucket_as_one_process_does(
     made: dict[str, Made], name: str, tmp_path: Path, store: Store
 ) -> None:
-    path, options = made[name]
-    one = packed(address_of(name, path), options, tmp_path / "one")
-    two = packed(address_of(name, path), options, tmp_path / "two", workers=2)
+    address = address_of(name, made[name][0])
+    one = packed(address, made[name], tmp_path / "one")
+    two = packed(address, made[name], tmp_path / "two", workers=2)
     for part in sorted(one.iterdir()):
         assert part.read_bytes() == (two / part.name).read_bytes(), part.name
 
@@ -297,12 +324,20 @@ def test_a_packing_of_an_object_that_was_replaced_is_not_continued(
         pack("s3://bucket/continued/a.jsonl", tmp_path / "x", part_size_bytes=PART_BYTES)
 
 
-@pytest.fixture
-def lines(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
     draws = np.random.default_rng(4)
     rows = [json.dumps({"i": i, "t": draws.bytes(20).hex()}) for i in range(60_000)]
-    (tmp_path / "a.jsonl").write_text("\n".join(rows) + "\n")
-    return tmp_path / "a.jsonl"
+    path = tmp_path_factory.mktemp("lines") / "a.jsonl"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def fingerprint(lines: Path) -> str:
+    """Of the lines, packed from the disk."""
+    pack(lines, lines.parent / "local.ffr")
+    return ffrecord.open(lines.parent / "local.ffr").fingerprint
 
 
 @pytest.fixture
@@ -314,14 +349,12 @@ def served(lines: Path) -> Iterator[RangeServer]:
 
 @pytest.mark.parametrize("fault", [429, 500, 503, "cut", "reset"])
 def test_faults_that_pass_cost_time_alone(
-    served: RangeServer, lines: Path, tmp_path: Path, fault: str | int
+    served: RangeServer, fingerprint: str, tmp_path: Path, fault: str | int
 ) -> None:
     served.fault = lambda number, path: fault if number % 3 == 1 else None
-    local = pack(lines, tmp_path / "local.ffr")
     stored = pack(served.url("/a.jsonl"), tmp_path / "stored.ffr")
-    assert local.record_count == stored.record_count == 60_000
-    one, other = ffrecord.open(tmp_path / "local.ffr"), ffrecord.open(tmp_path / "stored.ffr")
-    assert one.fingerprint == other.fingerprint
+    assert stored.record_count == 60_000
+    assert ffrecord.open(tmp_path / "stored.ffr").fingerprint == fingerprint
 
 
 @pytest.mark.parametrize(
