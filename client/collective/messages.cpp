@@ -84,7 +84,7 @@ Result<void> Messages::PartEnded(Wants& wants) {
   const UnderWay ended = std::move(under_way_.front());
   under_way_.pop_front();
   if (ended.is_asked_head) return HeadCame(wants);
-  if (ended.ends) wants.ended.emplace_back(*ended.ends);
+  if (ended.ends) wants.ended.push_back({*ended.ends});
   if (ended.kept == nullptr) return {};
   const auto kept =
       std::ranges::find_if(kept_, [&](const Kept& each) { return &each == ended.kept; });
@@ -121,7 +121,7 @@ Result<void> Messages::HeadCame(Wants& wants) {
   } else if (is_small) {
     if (label.size_bytes > 0)
       std::memcpy(wanted->data, head_.data() + sizeof(label), label.size_bytes);
-    wants.ended.emplace_back(wanted->token);
+    wants.ended.push_back({wanted->token});
   } else {
     wants.parts.push_back({wanted->data, label.size_bytes, true});
     under_way_.push_back({.ends = wanted->token});
