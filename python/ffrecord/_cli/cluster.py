@@ -18,8 +18,6 @@ from ffrecord._cli.text import shown
 from ffrecord._cli.units import Name, show_size
 from ffrecord.errors import UnavailableError
 
-_SLOT_COUNT = 4096
-
 
 @click.group()
 def cluster() -> None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import itertools
 import json
 import pathlib
 import sys
@@ -11,36 +10,31 @@ from typing import Any
 import click
 
 import ffrecord
-from ffrecord import archive
 from ffrecord._base import clock
-from ffrecord._cli.accelerator import examine_accelerator
-from ffrecord._cli.admin import activity, fetch, show_activity, show_status
-from ffrecord._cli.admin import status as status_of
-from ffrecord._cli.checkpoint import checkpoint
 from ffrecord._cli.config import config
-from ffrecord._cli.console import EXIT_DAMAGE, Panel, progress_bar, run
-from ffrecord._cli.doctor import examine, examine_rdma, show_findings, show_rdma
+from ffrecord._cli.console import EXIT_DAMAGE, progress_bar, run
 from ffrecord._cli.net import net
 from ffrecord._cli.options import (
-    check_can_hold,
-    dry_run_option,
     json_option,
     overwrite_named,
     timeout_option,
 )
 from ffrecord._cli.text import safe_lines, shown
 from ffrecord._cli.tokens import make_token, read_key
-from ffrecord._cli.units import Name, Number, Size, Target, show_size
-from ffrecord._store import eviction
+from ffrecord._cli.units import Name, Number, show_size
 
-# Imported on use: they would take a tenth of every start.
+# Imported on use: they would take a quarter of every start.
 _LOOKING = "ffrecord._cli.data.looking"
 _LATE = {
+    "checkpoint": "ffrecord._cli.checkpoint",
     "cluster": "ffrecord._cli.cluster",
+    "doctor": "ffrecord._cli.doctor_command",
     "index": "ffrecord._cli.index",
     **dict.fromkeys(("prof", "why"), "ffrecord._cli.profile"),
     **dict.fromkeys(("diff", "ls", "search", "show", "tag"), "ffrecord._cli.catalogue"),
+    **dict.fromkeys(("evict", "pull", "push"), "ffrecord._cli.archiving"),
     **dict.fromkeys(("publish", "remove"), "ffrecord._cli.publishing"),
+    **dict.fromkeys(("status", "top"), "ffrecord._cli.watching"),
     "topology": "ffrecord._cli.topology",
     **dict.fromkeys(("cat", "find", "head", "sample"), _LOOKING),
     **dict.fromkeys(("merge", "shuffle", "split"), "ffrecord._cli.data.rewrite_commands"),
@@ -244,81 +238,6 @@ def _account(report: ffrecord.RepairReport) -> list[str]:
     return [*lines, f"kept {report.kept_count} records, {lost}, {size}"]
 
 
-@cli.command()
-@click.argument("files", nargs=-1, required=True, type=click.Path())
-@click.argument("target", type=Target())
-@dry_run_option("Show which files would be uploaded, and upload nothing.")
-@timeout_option()
-@_as_json
-def push(
-    files: tuple[str, ...], target: str, dry_run: bool, timeout_s: float, as_json: bool
-) -> None:
-    """Upload sealed FILES as one dataset to TARGET, such as s3://BUCKET/NAME.
-
-    Skips files that are already there: rerun a failed command to resume it.
-    """
-    if dry_run:
-        check_can_hold(target)
-    with progress_bar("pushing") as show:
-        sent = archive.push(files, target, timeout_s=timeout_s, dry_run=dry_run, progress=show)
-    text = f"{'would upload' if dry_run else 'uploaded'} {len(sent)} files to {target}"
-    click.echo(json.dumps({"sent": sent, "dry_run": dry_run}) if as_json else text)
-
-
-@cli.command()
-@click.argument("target", type=Target())
-@click.argument("folder", type=click.Path(file_okay=False))
-@click.option("--version", help="A version or tag of the dataset; otherwise the newest.")
-@dry_run_option("Show which files would be downloaded, and download nothing.")
-@timeout_option()
-@_as_json
-def pull(
-    target: str,
-    folder: str,
-    version: str | None,
-    dry_run: bool,
-    timeout_s: float,
-    as_json: bool,
-) -> None:
-    """Download the dataset at TARGET, made by `push` or `publish --version`, to FOLDER.
-
-    Files there that are the same stay; others of the same names are replaced.
-    """
-    if dry_run:
-        check_can_hold(folder)
-    with progress_bar("pulling") as show:
-        brought = archive.pull(
-            target, folder, version=version, timeout_s=timeout_s, dry_run=dry_run, progress=show
-        )
-    text = f"{'would download' if dry_run else 'downloaded'} {len(brought)} files to {folder}"
-    click.echo(json.dumps({"brought": brought, "dry_run": dry_run}) if as_json else text)
-
-
-@cli.command()
-@click.argument("folder", type=click.Path(exists=True, file_okay=False))
-@click.argument("target", type=Target())
-@click.option(
-    "--keep", type=Size(0), default=0, show_default=True, help="Files of this size stay: 100GiB."
-)
-@click.option("--dry-run", is_flag=True, help="Show what would be removed, and remove nothing.")
-@timeout_option()
-@_as_json
-def evict(
-    folder: str, target: str, keep: int, dry_run: bool, timeout_s: float, as_json: bool
-) -> None:
-    """Remove files of FOLDER that are at TARGET; opening FOLDER downloads them again.
-
-    The least recently read go first, until FOLDER holds no more than --keep. Their copies at TARGET
-    are read first, and compared.
-    """
-    gone = eviction.evict(folder, target, keep_bytes=keep, timeout_s=timeout_s, dry_run=dry_run)
-    if as_json:
-        click.echo(json.dumps({"evicted": gone, "dry_run": dry_run}))
-    else:
-        done = "would evict" if dry_run else "evicted"
-        click.echo(f"{done} {len(gone)} files from {folder}; they remain at {target}")
-
-
 @cli.command(name="list")
 @click.argument("address", type=Name(), default="ffrecord://localhost/")
 @timeout_option()
@@ -369,117 +288,8 @@ def token(
     click.echo(json.dumps({"token": made, "expires_s": expires_s}) if as_json else made)
 
 
-@cli.command()
-@click.argument("address", type=Name(), required=False)
-@timeout_option()
-@click.option(
-    "--tls",
-    "tls_folder",
-    type=click.Path(),
-    help="Folder of certificates to check, as in ?tls=FOLDER.",
-)
-@click.option(
-    "--seconds",
-    type=Number(0.1, 600),
-    default=3.0,
-    show_default=True,
-    help="Time to measure a file, a folder, a dataset or an accelerator.",
-)
-@click.option(
-    "--write", is_flag=True, help="Measure a folder by a temporary file of 128 MiB, also writing."
-)
-@_as_json
-def doctor(
-    address: str | None,
-    timeout_s: float,
-    tls_folder: str | None,
-    seconds: float,
-    write: bool,
-    as_json: bool,
-) -> None:
-    """Show which features of this machine the library uses, and how to enable more.
-
-    With a local file or folder as ADDRESS, also measure random reads of 4 KiB and 128 KiB and reads
-    in order, direct and through the page cache, and say what that means. A folder is measured by
-    its largest file. With the address of a daemon, also show which transport reaches it, and why;
-    with that of a dataset, read some of it. With the address of record files at an object store,
-    read some records and show requests and times. With the word `rdma` instead, list the ports of
-    RDMA devices, and why some are not used; with the word `accelerator`, measure copies to the
-    device that PyTorch finds. Exits with status 0 whatever it finds, and with 4 if ADDRESS cannot
-    be reached or read.
-    """
-    if address in ("rdma", "accelerator") and (write or tls_folder):
-        raise click.UsageError(f"--write and --tls have no meaning with {address}")
-    if address == "rdma":
-        findings, show = examine_rdma(), show_rdma
-    elif address == "accelerator":
-        findings, show = examine_accelerator(seconds), show_findings
-    else:
-        if write and (address is None or "://" in address):
-            raise click.UsageError("--write needs a local folder as ADDRESS")
-        findings = examine(address, timeout_s, tls_folder, seconds=seconds, may_write=write)
-        show = show_findings
-    click.echo(json.dumps(findings) if as_json else show(findings))
-
-
-_admin_address = click.argument("address", type=Name(), default="http://127.0.0.1:9401")
-_admin_token = click.option(
-    "--token-file", type=click.Path(), help="File with the token of the admin port."
-)
-
-
-@cli.command()
-@_admin_address
-@timeout_option(10.0, "Time limit in seconds of each request to the admin port.")
-@_admin_token
-@_as_json
-def status(address: str, timeout_s: float, token_file: str | None, as_json: bool) -> None:
-    """Show the state of the daemon whose admin port is at ADDRESS."""
-    facts = status_of(fetch(address, timeout_s, token_file))
-    click.echo(json.dumps(facts) if as_json else safe_lines(show_status(facts)))
-
-
-@cli.command()
-@_admin_address
-@click.option(
-    "--interval",
-    "interval_s",
-    type=Number(0.1, 3600),
-    default=1.0,
-    show_default=True,
-    help="Seconds between two updates.",
-)
-@click.option("--count", type=click.IntRange(1), help="Number of updates; until Ctrl-C by default.")
-@timeout_option(10.0, "Time limit in seconds of each request to the admin port.")
-@_admin_token
-@json_option("Print a JSON object for each update, one a line.")
-def top(
-    address: str,
-    interval_s: float,
-    count: int | None,
-    timeout_s: float,
-    token_file: str | None,
-    as_json: bool,
-) -> None:
-    """Show the load of the daemon whose admin port is at ADDRESS, updated regularly."""
-    before = fetch(address, timeout_s, token_file)
-    panel = Panel()
-    for number in itertools.count(1):
-        clock.sleep(interval_s)
-        now = fetch(address, timeout_s, token_file)
-        rates = activity(before, now)
-        if as_json:
-            click.echo(json.dumps(rates))
-        else:
-            panel.show(show_activity(rates))
-        if number == count:
-            return
-        before = now
-
-
 cli.add_command(net)
 cli.add_command(config)
-cli.add_command(checkpoint)
 
 
 def main() -> int:

@@ -20,7 +20,6 @@ _OPEN_SLOTS = 128
 _WORDS = 8
 _EVENTS_MAX = 1 << 24
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_CLAIMED = np.uint64((1 << 64) - 1)
 
 EVENT = np.dtype(
     [

@@ -47,7 +47,6 @@ _PROBE_MAX_S = 3600.0
 _READS_IN_FLIGHT = 8
 # Metadata of files, at a daemon or a store, that are read at a time.
 _METADATA_AT_ONCE = 16
-_ReadsByOwner = weakref.WeakKeyDictionary[object, tuple[int, object]]
 _Reads = TypeVar("_Reads", "FutureReads", "LoopReads")
 _NOTHING_READ: dict[str, Any] = {
     "batches": 0,

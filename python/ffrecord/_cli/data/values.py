@@ -31,8 +31,6 @@ _KINDS = (
     (b"\xff\xfb", "audio/mpeg", "mp3"),
 )
 _RIFF = {b"WEBP": ("image/webp", "webp"), b"WAVE": ("audio/wav", "wav")}
-# A bitmap has but two letters to be known by: its header must fit its size, too.
-_BITMAP_HEADER_BYTES = 26
 
 
 def media_type(data: bytes) -> tuple[str, str] | None:
@@ -41,6 +39,7 @@ def media_type(data: bytes) -> tuple[str, str] | None:
         return _RIFF.get(data[8:12])
     for magic, media, ending in _KINDS:
         if data.startswith(magic):
+            # Two letters are too few to know a bitmap by: its header has its size, too.
             if ending == "bmp" and int.from_bytes(data[2:6], "little") != len(data):
                 return None
             return media, ending
