@@ -7,12 +7,14 @@ import gc
 import os
 import threading
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import ffrecord.distributed.backend
+from ffrecord.distributed._any_source import AnySource
 from ranks import Ranks, run_ranks
 
 SIZES = (0, 1, 1020, 1021, 300_000)  # Of floats; 4,080 bytes go in the head of a message.
@@ -221,22 +223,41 @@ def test_receives_from_any_and_from_one_rank_share_the_messages_in_their_order()
     assert run_ranks(of_all, 3)[0] == [list(range(8))] * 2
 
 
-def late_sender(rank: int, world: int) -> object:
-    """A rank is not passed over for one that sends all the time."""
-    del world
-    group, last = ours(), torch.zeros(1)
-    if rank == 1:
-        for _ in range(100):
-            dist.send(torch.ones(1), 0, group=group)
-        return None
-    if rank == 2:
-        dist.send(torch.full((1,), 2.0), 0, group=group)
-        return None
-    return [dist.recv(last, None, group=group) for _ in range(101)].count(2)
+class _Ready:
+    """Lines from two ranks that always have a message."""
+
+    rank, size, timeout_s = 0, 3, 60.0
+
+    def __init__(self) -> None:
+        self.store = dist.HashStore()
+        for number in (1, 2):
+            self.store.set(f"sender {number} to 0", str(number))
+
+    def from_rank(self, rank: int) -> "_Ready":
+        assert rank in (1, 2)
+        return self
+
+    def receive_kept(self, array: torch.Tensor, tag: int) -> "_Ready":
+        assert tag == 4
+        self.array = array
+        return self
+
+    def future(self) -> torch.futures.Future[torch.Tensor]:
+        ended: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        ended.set_result(self.array)
+        return ended
 
 
 def test_ranks_take_turns() -> None:
-    assert run_ranks(late_sender, 3)[0] == 1
+    lines: Any = _Ready()
+    any_source = AnySource(lines)
+    found = []
+    for _ in range(6):
+        asked = any_source.receive(torch.empty(1), 4)
+        asked.future.wait()
+        found.append(asked.source)
+    any_source.stop()
+    assert found == [1, 2] * 3
 
 
 def nobody(rank: int, world: int) -> object:
@@ -314,3 +335,46 @@ def test_a_rank_that_vanishes_ends_receives_from_it_and_from_any() -> None:
     given, any_rank = ranks.found(0)
     assert "line 1 to 0: rank 1 " in given
     assert "no rank can send any more: line 1 to 0: rank 1 " in any_rank
+
+
+def nested(rank: int, world: int) -> object:
+    """A callback of a receive sends, and waits for that."""
+    del world
+    group, rounds = ours(), 5
+    if rank == 0:
+        for number in range(rounds):
+            dist.send(_full(3, float(number)), 1, group=group)
+            place = torch.empty(3)
+            dist.recv(place, None, group=group, tag=1)
+            assert place.tolist() == [number + 1.0] * 3
+        return True
+    answered = []
+    for _ in range(rounds):
+        place = torch.empty(3)
+
+        def answer(_: object, place: torch.Tensor = place) -> None:
+            dist.send(place + 1, 0, group=group, tag=1)
+            answered.append(True)
+
+        work = dist.irecv(place, 0, group=group)
+        assert work is not None
+        work.get_future().then(answer).wait()
+    return answered == [True] * rounds
+
+
+def test_a_callback_may_send_and_wait() -> None:
+    assert all(run_ranks(nested, 2))
+
+
+def pending(rank: int, world: int) -> object:
+    """The program ends while receives wait."""
+    del world
+    group = ours()
+    works = [dist.irecv(torch.empty(1), source, group=group) for source in (1 - rank, None)]
+    dist.send(torch.ones(1), 1 - rank, group=group, tag=9)  # With another tag.
+    dist.barrier()
+    return len(works)
+
+
+def test_a_program_may_end_while_receives_wait() -> None:
+    assert run_ranks(pending, 2) == [2, 2]
