@@ -315,20 +315,21 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
                 self.runs[to][step] = self.new(mine.content, mine.attempt, flat=mine.flat)
         self.ask(to)
 
-    def staged(self) -> ckpt.Staged:
+    def staged(self, keep: int | None = None) -> ckpt.Staged:
         """The first run with the far place behind it, in a process that has just begun."""
         _staged._flushers.clear()
-        return ckpt.stage(self.path("first"), self.path("far"), on_failure="warn")
+        places = self.path("first"), self.path("far")
+        return ckpt.stage(*places, keep=(keep, None), on_failure="warn")
 
-    @rule()
-    def flush(self) -> None:
+    @rule(keep=st.sampled_from([None, 1, 2]))
+    def flush(self, keep: int | None = None) -> None:
         """Copy what the far place lacks: whole steps, even if others are not."""
         mine, theirs = self.runs["first"], self.runs["far"]
         lacking = {n for n, each in mine.items() if not has_same(theirs.get(n), each)}
         able = {n for n in lacking if mine[n].is_whole and gives_way(theirs.get(n), mine[n])}
         nameless = {n for n, each in mine.items() if "root" in each.damage}
         try:
-            self.staged().flush()
+            self.staged(keep).flush()
         except ckpt.FlushError as error:
             assert lacking - able | nameless, f"all of it can be copied, and {error}"
         else:
@@ -337,6 +338,11 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
             theirs[number] = Step(
                 mine[number].content, mine[number].attempt, flat=mine[number].flat
             )
+        for number in mine.keys() - truth.steps_of(self.path("first")):
+            left = mine.pop(number)
+            copy = theirs.get(number)
+            is_there = copy is not None and copy.attempt == left.attempt and copy.is_whole
+            assert keep is not None and is_there, f"the only whole copy of step {number} is gone"
         self.ask("far")
         self.ask_staged()
 
