@@ -330,8 +330,7 @@ Result<std::unique_ptr<CheckpointTarget>> OpenBuddyTarget(std::string_view addre
   std::string_view rest = address.substr(kBuddiesScheme.size());
   for (;;) {
     const std::string_view name = rest.substr(0, rest.find('|'));
-    if (name.starts_with(kBuddiesScheme))
-      return bad("a replica cannot be a replicated target itself");
+    if (IsOfSeveral(name)) return bad("a replica cannot be a target of several places itself");
     std::string identity = IdentityOfTarget(name);
     const auto known =
         places.begin() + (std::ranges::find(identities, identity) - identities.begin());

@@ -1,13 +1,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include <ffrecord/client/checkpoint.h>
 
-#include "client/checkpoint/forwarding_target.h"
 #include "client/checkpoint/packed_files.h"
 #include "client/checkpoint/run_line.h"
 #include "client/checkpoint/segment_reader.h"
@@ -34,8 +34,8 @@ struct Source {
   static Result<Source> Open(const CheckpointTarget& target, std::uint64_t step) {
     std::shared_ptr<const CommittedStep> files = FFR_TRY(target.Open(step));
     auto manifests = ReadStepManifests(*files, step);
-    if (!manifests && IsDamage(manifests.error())) {
-      if (std::shared_ptr<const CommittedStep> other = files->Fallback()) {
+    if (!manifests) {
+      for (auto& other : files->Fallbacks()) {
         auto there = ReadStepManifests(*other, step);
         if (there) return Source{std::move(other), std::move(there).value()};
       }
@@ -44,8 +44,9 @@ struct Source {
   }
 };
 
-// Gives the verified bytes of one segment's file front to back. Damaged blocks are read from the
-// step's other copy, if there is one.
+// Gives the verified bytes of one segment's file front to back. Blocks that cannot be read here, or
+// are damaged, are read from the
+// step's other copies, if there are any.
 class SegmentBytes {
  public:
   // `passed` gets each block, perhaps several times.
@@ -86,15 +87,16 @@ class SegmentBytes {
     return read;
   }
 
-  // The result of `work` for this copy, or for the other one if this one is damaged.
+  // The result of `work` for this copy, or for the first of the others where this one is damaged.
   template <class Work>
   auto FromACopy(const Work& work) -> decltype(work(std::declval<const SegmentReader&>())) {
     auto here = Try(step_, here_, work);
-    if (here || !IsDamage(here.error())) return here;
-    if (fallback_ == nullptr) fallback_ = step_.Fallback();
-    if (fallback_ == nullptr) return here;
-    auto there = Try(*fallback_, there_, work);
-    return there ? std::move(there) : std::move(here);
+    if (here) return here;
+    if (!fallbacks_) fallbacks_ = step_.Fallbacks();
+    there_.resize(fallbacks_->size());
+    for (std::size_t i = 0; i < there_.size(); ++i)
+      if (auto there = Try(*(*fallbacks_)[i], there_[i], work)) return there;
+    return here;
   }
 
   template <class Work>
@@ -107,9 +109,10 @@ class SegmentBytes {
   const CommittedStep& step_;
   SegmentReader::Segment segment_;
   Passed passed_;
-  std::unique_ptr<CommittedStep> fallback_;  // Opened when it is needed, as these two are.
+  // Opened when they are needed.
+  std::optional<std::vector<std::unique_ptr<CommittedStep>>> fallbacks_;
   std::unique_ptr<SegmentReader> here_;
-  std::unique_ptr<SegmentReader> there_;
+  std::vector<std::unique_ptr<SegmentReader>> there_;  // One for each of fallbacks_.
   PooledBuffer buffer_;
   std::uint64_t begin_ = 0;
   std::uint64_t size_ = 0;
@@ -194,122 +197,6 @@ class Copy {
   std::vector<WrittenFile> files_;
 };
 
-// --- A mirror behind a folder --------------------------------------------------------------------
-
-// A step of a folder, and behind it the same save at the mirror.
-class MirroredStep final : public CommittedStep {
- public:
-  MirroredStep(std::unique_ptr<CommittedStep> local, std::uint64_t step, std::string remote,
-               const SessionOptions& options)
-      : local_(std::move(local)), step_(step), remote_(std::move(remote)), options_(options) {}
-
-  std::string Describe(std::string_view name) const override { return local_->Describe(name); }
-  std::string IdentityOf(std::string_view name) const override { return local_->IdentityOf(name); }
-  Result<std::vector<std::byte>> ReadFile(std::string_view name,
-                                          std::uint64_t size_bytes_max) const override {
-    return local_->ReadFile(name, size_bytes_max);
-  }
-  Result<std::unique_ptr<RangeReader>> OpenFiles(
-      std::span<const std::string> names) const override {
-    return local_->OpenFiles(names);
-  }
-  Result<bool> Holds(std::span<const std::string> segments) const override {
-    return local_->Holds(segments);
-  }
-
-  // The step may have been saved again since it was copied: another save is no fallback.
-  std::unique_ptr<CommittedStep> Fallback() const override {
-    const auto target = OpenTarget(remote_, {true, options_});
-    if (!target) return nullptr;
-    auto there = target.value()->Open(step_);
-    if (!there) return nullptr;
-    const auto here_root = ReadRootManifest(*local_, step_);
-    const auto there_root = ReadRootManifest(*there.value(), step_);
-    if (!there_root || (here_root && here_root.value().attempt != there_root.value().attempt))
-      return nullptr;
-    return std::move(there).value();
-  }
-
- private:
-  std::unique_ptr<CommittedStep> local_;
-  std::uint64_t step_;
-  std::string remote_;
-  SessionOptions options_;
-};
-
-class MirroredTarget final : public ForwardingTarget {
- public:
-  MirroredTarget(std::unique_ptr<CheckpointTarget> local, std::string remote,
-                 const SessionOptions& options)
-      : ForwardingTarget(*local),
-        local_(std::move(local)),
-        remote_(std::move(remote)),
-        options_(options) {}
-
-  Result<std::vector<std::uint64_t>> Steps() const override {
-    auto steps = FFR_TRY(local_->Steps());
-    if (!steps.empty()) return steps;
-    return FartherSteps();
-  }
-
-  Result<std::vector<std::uint64_t>> FartherSteps() const override {
-    const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
-    auto steps = FFR_TRY(remote->Steps());
-    for (auto step = steps.begin(); step != steps.end();)
-      step = FFR_TRY(IsRemovedHere(*remote, *step)) ? steps.erase(step) : step + 1;
-    return steps;
-  }
-
-  Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
-    auto local = local_->Open(step);
-    if (local)
-      return std::unique_ptr<CommittedStep>(
-          new MirroredStep(std::move(local).value(), step, remote_, options_));
-    if (local.error().code != ErrorCode::kNotFound) return local;
-    const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
-    if (FFR_TRY(IsRemovedHere(*remote, step))) return local;
-    auto there = remote->Open(step);
-    if (!there)
-      return Error{there.error().code, local.error().message + "; " + there.error().message};
-    return there;
-  }
-
-  // A folder that has lost its steps goes on from those of its mirror.
-  Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
-    auto names = FFR_TRY(local_->Decisions(prefix));
-    if (!names.empty() || !FFR_TRY(local_->Steps()).empty()) return names;
-    const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
-    return remote->Decisions(prefix);
-  }
-  Result<std::string> Decided(std::string_view name) const override {
-    auto local = local_->Decided(name);
-    if (local || local.error().code != ErrorCode::kNotFound) return local;
-    const auto remote = FFR_TRY(OpenTarget(remote_, {true, options_}));
-    return remote->Decided(name);
-  }
-
- private:
-  // Whether the step at the mirror is a save that the user has removed here: its copy stays until
-  // training goes on, and is no step of this folder.
-  Result<bool> IsRemovedHere(const CheckpointTarget& remote, std::uint64_t step) const {
-    const std::string prefix = std::string(kRemovalPrefix) + std::to_string(step) + "-";
-    std::optional<AttemptId> there;
-    std::error_code error;
-    for (std::filesystem::directory_iterator entry(local_->name(), error), end;
-         !error && entry != end; entry.increment(error)) {
-      const std::string name = entry->path().filename().string();
-      if (!name.starts_with(prefix)) continue;
-      if (!there) there = FFR_TRY(AttemptAt(remote, step));
-      if (there && name == prefix + Hex(*there)) return true;
-    }
-    return false;
-  }
-
-  std::unique_ptr<CheckpointTarget> local_;
-  std::string remote_;
-  SessionOptions options_;
-};
-
 // The error of what is read of `step`: a step that is there and lacks a file is damaged, not
 // absent.
 Error OfStep(const CheckpointTarget& origin, std::uint64_t step, Error error) {
@@ -341,11 +228,6 @@ Result<bool> IsReplaced(const CheckpointTarget& target, const RootManifest& root
 
 }  // namespace
 
-std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> local,
-                                             std::string remote, const SessionOptions& options) {
-  return std::make_unique<MirroredTarget>(std::move(local), std::move(remote), options);
-}
-
 Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::string_view to,
                               const SessionOptions& options, bool compresses,
                               std::string_view replaced, bool is_of_run) {
@@ -358,7 +240,7 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
   const AttemptId& id = source.manifests.root.attempt;
 
   std::error_code ignored;
-  const bool is_folder = to.find("://") == to.npos && !to.starts_with(kBuddiesScheme);
+  const bool is_folder = to.find("://") == to.npos && !IsOfSeveral(to);
   const bool is_new_folder = is_folder && !std::filesystem::exists(to, ignored);
   const auto target = FFR_TRY(OpenTarget(to, {true, options}));
   const SaveLine line =

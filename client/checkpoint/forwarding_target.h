@@ -17,8 +17,8 @@ class ForwardingTarget : public CheckpointTarget {
 
   const std::string& name() const noexcept override { return inner_.name(); }
   Result<std::vector<std::uint64_t>> Steps() const override { return inner_.Steps(); }
-  Result<std::vector<std::uint64_t>> OwnSteps() const override { return inner_.OwnSteps(); }
-  Result<std::vector<std::uint64_t>> FartherSteps() const override { return inner_.FartherSteps(); }
+  Result<std::vector<std::uint64_t>> StepsForSure() const override { return inner_.StepsForSure(); }
+  std::vector<std::string> Unseen() const override { return inner_.Unseen(); }
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
     return inner_.Open(step);
   }

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -23,19 +24,6 @@ namespace {
 // How often the newest step is looked for again because steps came and went meanwhile.
 constexpr int kLooksMax = 10;
 
-// Those below `below` that are not among `steps`, newest first, and none above the newest of those:
-// it may be of a run that was rolled back. Steps that cannot be reached now are left out.
-void AddFarther(const CheckpointTarget& target, std::uint64_t below,
-                std::vector<std::uint64_t>& steps) {
-  auto farther = target.FartherSteps();
-  if (!farther) return;
-  std::reverse(farther.value().begin(), farther.value().end());
-  const std::vector<std::uint64_t> near = steps;
-  const std::uint64_t end = near.empty() ? below : near.front();
-  for (const std::uint64_t step : farther.value())
-    if (step < end && std::ranges::find(near, step) == near.end()) steps.push_back(step);
-}
-
 }  // namespace
 
 struct CheckpointReader::Impl {
@@ -52,6 +40,7 @@ struct CheckpointReader::Impl {
   std::shared_ptr<const CommittedStep> files;
   std::unique_ptr<SegmentReader> segments;
   std::vector<std::string> skipped;
+  std::vector<std::string> unseen;
   std::string passed_over;  // Why this is not the copy that is read first; empty if it is.
   std::string address;      // Address of its target.
   SessionOptions options;
@@ -66,12 +55,13 @@ struct CheckpointReader::Impl {
       impl = Error{ErrorCode::kCorruption, std::move(impl).error().message};
     if (impl) return impl;
     // Whatever is wrong here, also with the disk.
-    auto fallback = files->Fallback();
-    if (fallback == nullptr) return impl;
-    auto other = Of(std::move(fallback), step);
-    if (!other) return impl;
-    other.value()->passed_over = std::move(impl).error().message;
-    return other;
+    for (auto& fallback : files->Fallbacks()) {
+      auto other = Of(std::move(fallback), step);
+      if (!other) continue;
+      other.value()->passed_over = std::move(impl).error().message;
+      return other;
+    }
+    return impl;
   }
 
   static bool IsStillThere(const CheckpointTarget& target, std::uint64_t step) {
@@ -109,11 +99,21 @@ struct CheckpointReader::Impl {
     return impl;
   }
 
-  // Reads other copies than `segments` reads; null if there are none.
-  Result<std::unique_ptr<SegmentReader>> SegmentsOf(
-      const std::unique_ptr<CommittedStep>& others) const {
-    if (others == nullptr) return std::unique_ptr<SegmentReader>();
-    return SegmentReader::Open(*others, Segments());
+  // Reads each segment where it is whole: here, or at a copy. Fails as the read here failed.
+  Result<void> ReadAnywhere(const std::vector<SegmentCopy>& copies, Error failure) const {
+    std::map<std::uint32_t, std::vector<SegmentCopy>> left;
+    for (const SegmentCopy& copy : copies) left[copy.segment].push_back(copy);
+    const auto read_at = [&](const SegmentReader& reader) {
+      std::erase_if(left,
+                    [&](const auto& of) { return static_cast<bool>(reader.Read(of.second)); });
+    };
+    const auto others = files->Fallbacks();
+    if (others.empty()) return failure;
+    read_at(*segments);
+    for (auto other = others.begin(); !left.empty() && other != others.end(); ++other)
+      if (const auto reader = SegmentReader::Open(**other, Segments())) read_at(*reader.value());
+    if (!left.empty()) return failure;
+    return {};
   }
 
   std::vector<SegmentReader::Segment> Segments() const {
@@ -160,14 +160,12 @@ struct CheckpointReader::Impl {
     return damage;
   }
 
-  // Null counts as damaged.
-  Result<bool> IsWholeAt(const CommittedStep* copy, bool reads) const {
-    if (copy == nullptr) return false;
+  Result<bool> IsWholeAt(const CommittedStep& copy, bool reads) const {
     const auto segments_of_step = FilesOf(manifests.parts);
-    if (reads) return AreWhole(*copy, segments_of_step);
+    if (reads) return AreWhole(copy, segments_of_step);
     std::vector<std::string> names;
     for (const SegmentInFile& segment : segments_of_step) names.push_back(segment.name);
-    return copy->Holds(names);
+    return copy.Holds(names);
   }
 
   Result<void> AddCopies(const Request& request, std::vector<SegmentCopy>& copies) const {
@@ -241,10 +239,7 @@ Result<std::unique_ptr<CheckpointReader::Impl>> CheckpointReader::Impl::Newest(
   std::erase_if(steps, [&](std::uint64_t step) { return step >= below; });
   std::reverse(steps.begin(), steps.end());
   std::vector<std::string> skipped;
-  const std::size_t near_count = steps.size();
-  for (std::size_t i = 0;; ++i) {
-    if (i == near_count && i == steps.size()) AddFarther(target, below, steps);
-    if (i == steps.size()) break;
+  for (std::size_t i = 0; i < steps.size(); ++i) {
     const std::uint64_t candidate = steps[i];
     const auto is_on_line = IsOnLine(target, line, candidate);
     given_up += is_on_line && !is_on_line.value() ? 1 : 0;
@@ -253,12 +248,12 @@ Result<std::unique_ptr<CheckpointReader::Impl>> CheckpointReader::Impl::Newest(
     if (impl) {
       if (below == kLatest && skipped.empty()) impl.value()->line = std::move(line);
       impl.value()->skipped = std::move(skipped);
+      impl.value()->unseen = target.Unseen();
       return impl;
     }
     if (!IsDamage(impl.error()))
       return Unreadable(target, std::span(steps).subspan(i), std::move(impl).error());
-    if (may_look_again && i < near_count && FFR_TRY(target.Steps()) != listed)
-      return std::unique_ptr<Impl>();
+    if (may_look_again && FFR_TRY(target.Steps()) != listed) return std::unique_ptr<Impl>();
     skipped.push_back(impl.error().message);
   }
   if (steps.empty())
@@ -307,14 +302,14 @@ const std::vector<std::string>& CheckpointReader::skipped() const noexcept {
   return impl_->skipped;
 }
 
+const std::vector<std::string>& CheckpointReader::unseen() const noexcept { return impl_->unseen; }
+
 Result<void> CheckpointReader::Read(std::span<const Request> requests) const {
   std::vector<SegmentCopy> copies;
   for (const Request& request : requests) FFR_TRY(impl_->AddCopies(request, copies));
-  auto read = impl_->segments->Read(copies);
+  const auto read = impl_->segments->Read(copies);
   if (read) return read;
-  const auto others = impl_->SegmentsOf(impl_->files->Fallback());
-  if (!others || others.value() == nullptr || !others.value()->Read(std::move(copies))) return read;
-  return {};
+  return impl_->ReadAnywhere(copies, read.error());
 }
 
 std::vector<SavedSlice> CheckpointReader::slices() const {
@@ -357,9 +352,10 @@ Result<std::vector<std::string>> CheckpointReader::Verify() const {
 }
 
 Result<bool> CheckpointReader::IsWhole(bool reads) const {
-  if (FFR_TRY(impl_->IsWholeAt(impl_->files.get(), reads))) return true;
-  if (FFR_TRY(impl_->IsWholeAt(impl_->files->Twin().get(), reads))) return true;
-  return impl_->IsWholeAt(impl_->files->Fallback().get(), reads);
+  if (FFR_TRY(impl_->IsWholeAt(*impl_->files, reads))) return true;
+  for (const auto& copy : impl_->files->Fallbacks())
+    if (FFR_TRY(impl_->IsWholeAt(*copy, reads))) return true;
+  return false;
 }
 
 }  // namespace ffrecord::client

@@ -48,8 +48,7 @@ Result<std::optional<Commit>> Look(const CheckpointTarget& target, const RunLine
 Result<std::vector<Commit>> List(const CheckpointTarget& target, const RunLine& line,
                                  ListDepth depth) {
   std::vector<Commit> commits;
-  const bool is_own = depth == ListDepth::kOwnRoots;
-  for (const std::uint64_t step : FFR_TRY(is_own ? target.OwnSteps() : target.Steps()))
+  for (const std::uint64_t step : FFR_TRY(target.Steps()))
     if (auto found = FFR_TRY(Look(target, line, step, depth))) commits.push_back(*std::move(found));
   return commits;
 }
@@ -95,7 +94,7 @@ Result<std::vector<Commit>> PruneCheckpoints(std::string_view target, const Rete
                  "checkpoint: prune: keep_last is 0, must be at least 1"};
   const auto opened = FFR_TRY(OpenTarget(target, {true, options}));
   const RunLine line = FFR_TRY(LineOf(*opened));
-  std::vector<Commit> old = FFR_TRY(List(*opened, line, ListDepth::kOwnRoots));
+  std::vector<Commit> old = FFR_TRY(List(*opened, line, ListDepth::kRoots));
   std::erase_if(old, [](const Commit& each) { return !each.damage.empty(); });
   // Steps that were given up do not count, and are removed when enough other steps are whole.
   const auto end = std::stable_partition(old.begin(), old.end(),

@@ -10,6 +10,7 @@
 
 #include "client/checkpoint/positions.h"
 #include "client/checkpoint/step_manifests.h"
+#include "client/dataset/failures.h"
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/random.h"
 
@@ -226,6 +227,14 @@ Error NotWhatWasLoaded(const CheckpointTarget& target, std::uint64_t step) {
                    "latest step and go on from it, or save to another target"};
 }
 
+// Whether nothing is at `target`, as far as its places answer: a farther one that does not must not
+// stop a save.
+Result<bool> IsEmpty(const CheckpointTarget& target) {
+  const auto steps = target.Steps();
+  if (!steps && !IsAway(steps.error())) return steps.error();
+  return steps && steps.value().empty();
+}
+
 // Adds the copies that a state may go on from: steps at `target`, as a copy is the same save,
 // that were loaded `elsewhere`.
 void AddCopies(const CheckpointTarget& target, const RunLine& line,
@@ -331,7 +340,7 @@ Result<bool> IsOnLine(const CheckpointTarget& target, const RunLine& line, std::
 }
 
 Result<bool> HasFrom(const CheckpointTarget& target, const RunLine& line, std::uint64_t first) {
-  auto steps = FFR_TRY(target.Steps());
+  auto steps = FFR_TRY(target.StepsForSure());
   std::ranges::reverse(steps);
   for (const std::uint64_t step : steps) {
     if (step < first) return false;
@@ -349,7 +358,7 @@ Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view add
   const std::uint64_t since =
       !origins.empty() && origins.front().is_certain ? origins.front().turn : 0;
   const auto elsewhere = Positions::Process().LoadedElsewhere(address, since, turn);
-  if (!elsewhere.empty() && FFR_TRY(target.Steps()).empty()) {
+  if (!elsewhere.empty() && FFR_TRY(IsEmpty(target))) {
     const Position& last = elsewhere.back();
     const bool is_later = origins.empty() || origins.back().turn < last.turn;
     if (!is_later || line.number > 0 || last.line.number == 0 || step <= last.step) return save;
@@ -368,7 +377,7 @@ Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save) {
   if (number != save.number) return GoneBack(target, "while this save went on");
   if (save.line.number == 0) return {};
   if (save.is_new) FFR_TRY(ClaimNumber(target, save.line));
-  // A record that is there already stays as it is. It may be at the mirror of a folder alone.
+  // A record that is there already stays as it is. It may be at a farther place alone.
   FFR_TRY(target.Decide(NameOf(save.line), Encode(save.line)));
   return {};
 }

@@ -44,7 +44,8 @@ Result<RunLine> LineOf(const CheckpointTarget& target);
 // Whether `step` is on `line`, which is the target's. One whose root manifest is damaged is.
 Result<bool> IsOnLine(const CheckpointTarget& target, const RunLine& line, std::uint64_t step);
 
-// Whether a step of `first` or more is on `line`, which is the target's.
+// Whether a step of `first` or more is on `line`, which is the target's. Fails if a place that may
+// have one does not answer.
 Result<bool> HasFrom(const CheckpointTarget& target, const RunLine& line, std::uint64_t first);
 
 // The line of a save that is about to begin.
@@ -64,9 +65,9 @@ struct SaveLine {
 Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view address,
                             std::uint64_t step, std::uint64_t turn, bool replaces);
 
-// Makes the save's line the target's, just before it becomes visible: a folder whose line is known
-// from its mirror has a record of its own from then on. Fails with kConflict if another process has
-// gone back since LineOfSave(), or does so at the same moment and was first.
+// Makes the save's line the target's, just before it becomes visible: a first place whose line is
+// known from a farther one has a record of its own from then on. Fails with kConflict if another
+// process has gone back since LineOfSave(), or does so at the same moment and was first.
 Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save);
 
 // Whether `step` of `generation`, which has just become visible, is on the line still. Fails with

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
+#include <iterator>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -25,14 +25,6 @@ std::string Padded(std::uint64_t number, std::size_t width) {
   std::string digits = std::to_string(number);
   if (digits.size() < width) digits.insert(0, width - digits.size(), '0');
   return digits;
-}
-
-// The first line of a folder's MIRROR; empty if there is none, or none of ours.
-std::string MirrorOf(std::string_view folder) {
-  std::ifstream stream(std::filesystem::path(folder) / kMirrorName);
-  std::string address;
-  std::getline(stream, address);
-  return address.starts_with(kObjectScheme) ? address : "";
 }
 
 // The scheme of an address, such as gs://; empty for a path.
@@ -67,6 +59,12 @@ Result<bool> CommittedStep::Holds(std::span<const std::string> segments) const {
   const auto opened = OpenSegments(*this, segments);
   if (!opened && !IsDamage(opened.error())) return opened.error();
   return static_cast<bool>(opened);
+}
+
+std::vector<std::unique_ptr<CommittedStep>> CommittedStep::Fallbacks() const {
+  std::vector<std::unique_ptr<CommittedStep>> others;
+  if (auto twin = Twin()) others.push_back(std::move(twin));
+  return others;
 }
 
 Result<std::unique_ptr<CheckpointAttempt>> CheckpointTarget::BeginInPlace(
@@ -120,8 +118,22 @@ std::optional<std::uint32_t> RankOfFile(std::string_view name) {
   return rank;
 }
 
+std::vector<std::string_view> PlacesIn(std::string_view places, char mark) {
+  std::vector<std::string_view> all;
+  for (;;) {
+    const std::size_t end = places.find(mark);
+    all.push_back(places.substr(0, end));
+    if (end == std::string_view::npos) return all;
+    places.remove_prefix(end + 1);
+  }
+}
+
+bool IsOfSeveral(std::string_view address) {
+  return address.starts_with(kBuddiesScheme) || address.starts_with(kStageScheme);
+}
+
 std::string KeyOfTarget(std::string_view address) {
-  return address.starts_with(kBuddiesScheme) ? std::string(address) : IdentityOfTarget(address);
+  return IsOfSeveral(address) ? std::string(address) : IdentityOfTarget(address);
 }
 
 std::string CanonicalAddress(std::string_view target) {
@@ -160,20 +172,24 @@ std::string IdentityOfTarget(std::string_view target) {
   return "folder " + std::to_string(status.st_dev) + " " + std::to_string(status.st_ino) + below;
 }
 
+namespace {
+
+// Those of every place of an address.
+std::vector<std::string> IdentitiesIn(std::string_view target) {
+  const bool is_staged = target.starts_with(kStageScheme);
+  if (!IsOfSeveral(target)) return {IdentityOfTarget(target)};
+  std::vector<std::string> all;
+  target.remove_prefix(is_staged ? kStageScheme.size() : kBuddiesScheme.size());
+  for (const std::string_view place : PlacesIn(target, is_staged ? kStageMark : '|'))
+    std::ranges::move(IdentitiesIn(place), std::back_inserter(all));
+  return all;
+}
+
+}  // namespace
+
 bool SharePlace(std::string_view a, std::string_view b) {
-  const auto identities = [](std::string_view target) {
-    if (!target.starts_with(kBuddiesScheme))
-      return std::vector<std::string>{IdentityOfTarget(target)};
-    std::vector<std::string> all;
-    for (auto left = target.substr(kBuddiesScheme.size());;) {
-      const std::size_t end = left.find('|');
-      all.push_back(IdentityOfTarget(left.substr(0, end)));
-      if (end == std::string_view::npos) return all;
-      left.remove_prefix(end + 1);
-    }
-  };
-  const auto of_a = identities(a);
-  const auto of_b = identities(b);
+  const auto of_a = IdentitiesIn(a);
+  const auto of_b = IdentitiesIn(b);
   return std::ranges::find_first_of(of_a, of_b) != of_a.end();
 }
 
@@ -181,6 +197,7 @@ Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                                                      const TargetOptions& options) {
   if (target.starts_with("ffrecord://")) return OpenDaemonTarget(target, options.session);
   if (target.starts_with(kBuddiesScheme)) return OpenBuddyTarget(target, options);
+  if (target.starts_with(kStageScheme)) return OpenStagedTarget(target, options);
   if (target.starts_with(kObjectScheme)) return OpenObjectTarget(target, options.session);
   if (target.empty() || target.find('\0') != std::string_view::npos)
     return Error{ErrorCode::kInvalidArgument, "checkpoint: the target is empty or has a NUL byte"};
@@ -191,10 +208,7 @@ Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                  "checkpoint: " + std::string(target.substr(0, kShownMax)) +
                      ": there are no targets at " + std::string(scheme.substr(0, kShownMax)) +
                      "; a target is a folder, ffrecord://host[:port]/name or s3://bucket/name"};
-  auto folder = OpenFolderTarget(target, options.direct, options.session.timeout);
-  const std::string mirror = MirrorOf(target);
-  if (mirror.empty()) return folder;
-  return WithMirror(std::move(folder), mirror, options.session);
+  return OpenFolderTarget(target, options.direct, options.session.timeout);
 }
 
 }  // namespace ffrecord::client

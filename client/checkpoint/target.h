@@ -103,9 +103,9 @@ class CommittedStep {
   virtual Result<bool> Holds(std::span<const std::string> segments) const;
   // The same step, read where this one is not: its other copies first. Null if there are none.
   virtual std::unique_ptr<CommittedStep> Twin() const { return nullptr; }
-  // The copy to read from where this step is damaged: the twin, or one farther away. A farther copy
-  // is asked only then, and is no part of what is verified here. Null if there is none.
-  virtual std::unique_ptr<CommittedStep> Fallback() const { return Twin(); }
+  // The copies to read from where this step is damaged, nearest first: the twin, and those farther
+  // away. Farther ones are asked only then, and are no part of what is verified here.
+  virtual std::vector<std::unique_ptr<CommittedStep>> Fallbacks() const;
   // Why copies that should be there are not read at all: places that are lost, or lack the step.
   virtual std::vector<std::string> LostCopies() const { return {}; }
   // The step's copies, one by one, for their verification. Empty if there is this one only.
@@ -124,12 +124,10 @@ class CheckpointTarget {
   virtual const std::string& name() const noexcept = 0;
   // Ascending.
   virtual Result<std::vector<std::uint64_t>> Steps() const = 0;
-  // Those of Steps() that Remove() can remove.
-  virtual Result<std::vector<std::uint64_t>> OwnSteps() const { return Steps(); }
-  // Steps that can be opened too, farther away; asked for where none of Steps() is whole.
-  virtual Result<std::vector<std::uint64_t>> FartherSteps() const {
-    return std::vector<std::uint64_t>();
-  }
+  // As Steps(), but fails if a place that may have more does not answer.
+  virtual Result<std::vector<std::uint64_t>> StepsForSure() const { return Steps(); }
+  // Places that did not answer, and so may have steps that Steps() lacks: a message for each.
+  virtual std::vector<std::string> Unseen() const { return {}; }
   virtual Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const = 0;
   // Makes a step disappear at once, then frees its bytes; with `only`, if it is that save, and not
   // one that has taken its place meanwhile (at a store, shortly before at the latest). Fails with
@@ -173,10 +171,8 @@ struct TargetOptions {
   SessionOptions session;
 };
 
-// `target` is a folder, ffrecord://host[:port]/name, s3://bucket/name, or buddies: of such. No I/O
-// for a folder but for its kMirrorName: if there is one, steps that are not in the folder, or
-// damaged there, are read at what it names. Fails with kInvalidArgument for an address of any other
-// kind.
+// `target` is a folder, ffrecord://host[:port]/name, s3://bucket/name, or buddies: or stage: of
+// such. No I/O for a folder. Fails with kInvalidArgument for an address of any other kind.
 Result<std::unique_ptr<CheckpointTarget>> OpenTarget(std::string_view target,
                                                      const TargetOptions& options);
 // `timeout`: for the lock of an attempt's folder.
@@ -190,7 +186,16 @@ Result<std::unique_ptr<CheckpointTarget>> OpenDaemonTarget(std::string_view addr
 inline constexpr std::string_view kBuddiesScheme = "buddies:";
 Result<std::unique_ptr<CheckpointTarget>> OpenBuddyTarget(std::string_view address,
                                                           const TargetOptions& options);
-// The same of places that are open.
+// Several places, nearest first, behind kStageScheme and parted by kStageMark: a save goes to the
+// first, and copies of it to the others (staged_target.cpp). A comma would be one of the address of
+// a cluster, and '|' parts the places of a replicated target, which may be one of these.
+inline constexpr std::string_view kStageScheme = "stage:";
+inline constexpr char kStageMark = '>';
+Result<std::unique_ptr<CheckpointTarget>> OpenStagedTarget(std::string_view address,
+                                                           const TargetOptions& options);
+// The places in an address of several, `mark` between them.
+std::vector<std::string_view> PlacesIn(std::string_view places, char mark);
+// A replicated target of places that are open.
 struct BuddyPlace {
   std::string name;
   std::unique_ptr<CheckpointTarget> target;
@@ -206,6 +211,8 @@ std::unique_ptr<CheckpointTarget> JoinBuddies(std::string_view address,
 std::string IdentityOfTarget(std::string_view target);
 // The same, and itself for an address of several places.
 std::string KeyOfTarget(std::string_view address);
+// Whether an address names several places.
+bool IsOfSeveral(std::string_view address);
 // One spelling of all of `target`, equal on all hosts that see the same paths.
 std::string CanonicalAddress(std::string_view target);
 // A run at an S3-compatible store, found and entered as AwsSettings say. Fails with
@@ -213,16 +220,16 @@ std::string CanonicalAddress(std::string_view target);
 inline constexpr std::string_view kObjectScheme = "s3://";
 Result<std::unique_ptr<CheckpointTarget>> OpenObjectTarget(std::string_view address,
                                                            const SessionOptions& options);
-// `local`, and behind it `remote`: steps that are not in `local`, or damaged there, are read at
-// `remote`, which is asked only then. Everything else is done to `local` alone.
-std::unique_ptr<CheckpointTarget> WithMirror(std::unique_ptr<CheckpointTarget> local,
-                                             std::string remote, const SessionOptions& options);
+// The step at each of `places` if it is the same save of `step` as `here`, with its own fallbacks;
+// if the root manifest of `here` is damaged, any save. Places that have none, or cannot be asked,
+// are left out.
+std::vector<std::unique_ptr<CommittedStep>> SameSaveAt(std::span<const std::string> places,
+                                                       const CommittedStep& here,
+                                                       std::uint64_t step,
+                                                       const SessionOptions& options);
 
 // Names of format.md, "Checkpoint": step-000001200, part-00003.manifest, part-00003/seg-0000.
 inline constexpr std::string_view kRootManifestName = "root.manifest";
-inline constexpr std::string_view kMirrorName = "MIRROR";  // In a folder: the address of another.
-// In such a folder, before STEP-ATTEMPT: a save that the user has removed, but not at the mirror.
-inline constexpr std::string_view kRemovalPrefix = ".mirror-removed-";
 std::string StepName(std::uint64_t step);
 std::string PartManifestName(std::uint32_t rank);
 std::string SegmentName(std::uint32_t rank, std::uint32_t segment);

@@ -20,7 +20,7 @@
 namespace ffrecord::client {
 
 // The segments that this process has read and found whole, each with the files that held it: a copy
-// at a mirror is another one. A save that shares a segment, and retention, read only segments that
+// elsewhere is another one. A save that shares a segment, and retention, read only segments that
 // are not here. SegmentReader takes out what it finds damaged. Thread-safe.
 class VerifiedSegments {
  public:

@@ -701,6 +701,9 @@ class CheckpointReader:
         """One for each of `tensors`, of when it was saved; None if it was saved without."""
     @property
     def skipped(self) -> list[str]: ...
+    @property
+    def unseen(self) -> list[str]:
+        """Places that did not answer, and may have newer steps."""
     def slices(self) -> list[tuple[str, list[int], list[int]]]:
         """Key, offset, extent of every slice that was saved; ascending."""
     def verify(self) -> list[str]:
@@ -791,13 +794,9 @@ def list_checkpoints(
     target: _Target,
     timeout_s: float,
     roots_only: bool = ...,
-    own_only: bool = ...,
     line_of: _Target | None = None,
 ) -> list[tuple[int, str, int, str, bool]]:
-    """Step, attempt, size in bytes, damage, and whether it was given up, as `line_of` says.
-
-    `own_only`: roots of steps that `remove` can remove.
-    """
+    """Step, attempt, size in bytes, damage, and whether it was given up, as `line_of` says."""
 
 def list_steps(target: _Target, timeout_s: float) -> list[int]:
     """The committed steps of one moment, ascending; reads nothing of them."""

@@ -323,10 +323,9 @@ void Read(const CheckpointReader& reader, const std::vector<Wanted>& wanted) {
 }
 
 // Returns tuples as commits are, with what is damaged behind them, and whether they were given up.
-py::list List(const TargetName& target, TimeLimit timeout, bool roots_only, bool own_only,
+py::list List(const TargetName& target, TimeLimit timeout, bool roots_only,
               const std::optional<TargetName>& line_of) {
-  auto depth = roots_only ? client::ListDepth::kRoots : client::ListDepth::kManifests;
-  if (own_only) depth = client::ListDepth::kOwnRoots;
+  const auto depth = roots_only ? client::ListDepth::kRoots : client::ListDepth::kManifests;
   const auto commits = ValueOrRaise(WithoutGil([&] {
     return client::ListCheckpoints(target.value, SessionOptionsOf(timeout), depth,
                                    line_of ? line_of->value : std::string_view());
@@ -442,6 +441,8 @@ void BindCheckpoint(py::module_& module) {
                              })
       .def_property_readonly(
           "skipped", [](const CheckpointReader& reader) { return TextsOf(reader.skipped()); })
+      .def_property_readonly(
+          "unseen", [](const CheckpointReader& reader) { return TextsOf(reader.unseen()); })
       .def("read", &Read, py::arg("wanted"))
       .def("verify",
            [](const CheckpointReader& reader) {
@@ -479,8 +480,7 @@ void BindCheckpoint(py::module_& module) {
   module.def("content_digests", &Digests, py::arg("slices"));
   module.def("share_place", &SharePlace, py::arg("first"), py::arg("second"));
   module.def("list_checkpoints", &List, py::arg("target"), py::arg("timeout_s"),
-             py::arg("roots_only") = false, py::arg("own_only") = false,
-             py::arg("line_of") = py::none());
+             py::arg("roots_only") = false, py::arg("line_of") = py::none());
   module.def("list_steps", &Steps, py::arg("target"), py::arg("timeout_s"));
   module.def("copy_checkpoint", &Copy, py::arg("source"), py::arg("step"), py::arg("target"),
              py::arg("timeout_s"), py::arg("compresses") = false, py::arg("replaces") = "",

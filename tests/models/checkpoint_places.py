@@ -12,7 +12,6 @@ import checkpoint_truth as truth
 import ffrecord.checkpoint as ckpt
 import object_store
 from daemon import Daemon
-from thread_ranks import same
 
 _NUMBERS = itertools.count()
 
@@ -78,28 +77,3 @@ def an_old_save(
     ckpt.save(near, 1, new.state())
     away.rename(places[1])
     return places[1], ckpt.replicated_target([places[i] for i in order])
-
-
-def give_up_behind_a_mirror(
-    run: Path, contents: dict[int, truth.Content], new: truth.Content, *, keep: int, prunes: bool
-) -> None:
-    """Check that the step that a user removed, the newest of `contents`, is not loaded any more."""
-    store = far_target("store")
-    for step, content in contents.items():
-        ckpt.save(run, step, content.state())
-    mirror = ckpt.Mirror(run, store, keep_local=keep)
-    assert [commit.step for commit in mirror.sync()] == list(contents)
-    newest = max(contents)
-    ckpt.remove(run, newest)
-    assert mirror.sync() == []
-    if prunes:
-        assert len(ckpt.prune(run, keep_last=1)) == max(0, min(keep, newest) - 2)
-    latest = ckpt.latest(run)
-    assert (latest and latest.step) == (newest - 1 or None), f"step {newest} was given up"
-    for step in range(1, newest):
-        assert same(ckpt.load(run, step=step, resume=False), contents[step].stored())
-    commit = ckpt.save(run, newest, new.state())
-    assert ckpt.Mirror(run, store).sync() == [commit]
-    assert same(ckpt.load(store, resume=False), new.stored()), (
-        "the mirror's newest step was given up"
-    )

@@ -166,6 +166,22 @@ class Step:
         return not self.damage.intersection(VISIBLE)
 
 
+def has_same(there: Step | None, here: Step) -> bool:
+    """Whether a place has the save that is here, as far as manifests and sizes show."""
+    return there is not None and there.attempt == here.attempt and there.looks_whole
+
+
+def gives_way(there: Step | None, here: Step) -> bool:
+    """Whether a copy of what is here may take its place."""
+    return there is None or there.attempt == here.attempt or "root" in there.damage
+
+
+def copies_of(near: Step | None, far: Step | None) -> list[Step]:
+    """The copies of the save that a step is; a damaged root does not say whose it is."""
+    named = [each for each in (near, far) if each is not None and "root" not in each.damage]
+    return [each for each in named if each.attempt == named[0].attempt]
+
+
 def prune(run: Path, keep_last: int, *, verify: bool, dry_run: bool) -> set[int]:
     """Prune a run; return the steps that it says."""
     removed = ckpt.prune(run, keep_last=keep_last, verify=verify, dry_run=dry_run)

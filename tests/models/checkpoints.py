@@ -2,7 +2,7 @@
 
 Goal: what was acknowledged is loaded bit for bit, or an error names what is gone; damage is seen by
 every question that claims to look, costs only what it touched, and is replaced by saving again.
-Method: save in each way, damage, copy, mirror, prune, remove; then ask the target everything.
+Method: save in each way, damage, copy, flush, prune, remove; then ask the target everything.
 """
 
 import itertools
@@ -29,11 +29,19 @@ from checkpoint_places import (
     an_old_save,
     damaged_place,
     far_target,
-    give_up_behind_a_mirror,
     spellings,
 )
-from checkpoint_truth import Content, Position, Step, compare_digests
+from checkpoint_truth import (
+    Content,
+    Position,
+    Step,
+    compare_digests,
+    copies_of,
+    gives_way,
+    has_same,
+)
 from checkpoint_weights import WeightsOut
+from ffrecord.checkpoint import _staged
 from ffrecord.errors import ConflictError, CorruptionError
 from ffrecord.torch import CheckpointReader, CheckpointWriter
 from thread_ranks import AfterARound, ThreadRank, ThreadRanks, same
@@ -54,11 +62,8 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
         super().__init__()
         warnings.simplefilter("ignore")
         self.folder = Path(tempfile.mkdtemp(prefix="ffrecord-model-"))
-        self.runs: dict[str, dict[int, Step]] = {"first": {}, "second": {}, "mirror": {}}
+        self.runs: dict[str, dict[int, Step]] = {"first": {}, "second": {}, "far": {}}
         self.turns = itertools.count(1)
-        # What a user removed from the run that has a mirror: the save's attempt, the turn of its
-        # removal, and what attempts there were then.
-        self.given_up: dict[str, tuple[int, set[str]]] = {}
 
     def teardown(self) -> None:
         """Leave nothing."""
@@ -226,7 +231,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
 
     # Damage, and steps that go.
 
-    @rule(run=st.sampled_from(["first", "second", "mirror"]), which=WHICH, kind=DAMAGE)
+    @rule(run=st.sampled_from(["first", "second", "far"]), which=WHICH, kind=DAMAGE)
     def damage(self, run: str, which: int, kind: str) -> None:
         """Damage a file of a step, and with it all steps that share the file."""
         step = self.pick(run, which)
@@ -243,36 +248,29 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
         truth.harm(file, kind, turn)
         self.ask(run)
         if run != "second" and turn % 2:
-            self.mirror()
+            self.flush()
 
     @rule(run=RUNS, which=WHICH)
     def remove(self, run: str, which: int) -> None:
         """Remove a step, in whatever state it is."""
         step = self.pick(run, which)
-        self.remove_step(run, step)
+        ckpt.remove(self.path(run), step)
         del self.runs[run][step]
         self.ask(run)
 
-    def remove_step(self, run: str, step: int) -> None:
-        """Remove it; at a run that has a mirror, this may give up its copy."""
-        there = {each.attempt for each in self.runs[run].values()}
-        if run == "first" and (self.path(run) / "MIRROR").exists():
-            there |= {each.attempt for each in self.runs["mirror"].values()}
-            self.given_up[self.runs[run][step].attempt] = (next(self.turns), there)
-        ckpt.remove(self.path(run), step)
-
     @rule(which=WHICH, way=WAYS)
-    def go_back(self, which: int, way: str) -> None:
-        """Give up the newest steps of the run with the mirror, and save the first of them anew."""
+    def save_anew(self, which: int, way: str) -> None:
+        """Remove the newest steps of all places, and save the first of them anew."""
         step = self.pick("first", which)
-        self.mirror()
+        self.flush()
         for number in sorted((n for n in self.runs["first"] if n >= step), reverse=True):
-            self.remove(run="first", which=0)
-            assert number not in self.runs["first"]
+            ckpt.remove(self.staged(), number)
+            for run in ("first", "far"):
+                self.runs[run].pop(number, None)
         content = self.content()
         commit = self.save_to("first", step, way, content)
         self.runs["first"][step] = self.new(content, commit.attempt)
-        self.mirror()
+        self.flush()
 
     @rule(run=RUNS, keep_last=st.integers(1, 3), how=st.tuples(*[st.booleans()] * 3))
     def prune(self, run: str, keep_last: int, how: tuple[bool, bool, bool]) -> None:
@@ -317,71 +315,76 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
                 self.runs[to][step] = self.new(mine.content, mine.attempt, flat=mine.flat)
         self.ask(to)
 
-    @rule()
-    def mirror(self) -> None:
-        """Copy what the mirror lacks or has damaged: whole steps, even if others are not."""
-        mine, theirs = self.runs["first"], self.runs["mirror"]
-        to_copy = {
-            n
-            for n, each in mine.items()
-            if n not in theirs or theirs[n].attempt != each.attempt or not theirs[n].is_whole
-        }
-        whole = {n for n in to_copy if mine[n].is_whole}
-        mirror = ckpt.Mirror(self.path("first"), self.path("mirror"))
-        lacking = {commit.step for commit in mirror.lacking()}
-        assert whole <= lacking <= to_copy, f"lacking: {lacking}; {whole} of {to_copy} are whole"
-        try:
-            copied = {commit.step for commit in mirror.sync()}
-        except (CorruptionError, FileNotFoundError):
-            broken = {n for n, each in mine.items() if not each.is_whole}
-            assert broken, "everything is whole, and cannot be copied"
-        else:
-            assert copied == whole == to_copy, f"copied {copied}; {whole} of {to_copy} are whole"
-        for number, each in ((n, mine[n]) for n in whole):
-            theirs[number] = Step(each.content, each.attempt, flat=each.flat)
-        self.check_given_up()
-        self.ask("mirror")
+    def staged(self, keep: int | None = None) -> ckpt.Staged:
+        """The first run with the far place behind it, in a process that has just begun."""
+        _staged._flushers.clear()
+        places = self.path("first"), self.path("far")
+        return ckpt.stage(*places, keep=(keep, None), on_failure="warn")
 
-    def check_given_up(self) -> None:
-        """Check that what the user gave up is gone from the mirror, and nothing else."""
-        mine, theirs = self.runs["first"], self.runs["mirror"]
-        there = truth.steps_of(self.path("mirror"))
-        assert there <= set(theirs)
-        for number, each in list(theirs.items()):
-            removed, known = self.given_up.get(each.attempt, (None, set()))
-            since = [m for n, m in mine.items() if n <= number and m.is_whole]
-            has_gone_back = (
-                removed is not None
-                and number not in mine
-                and any(m.since > removed and m.attempt not in known for m in since)
+    @rule(keep=st.sampled_from([None, 1, 2]))
+    def flush(self, keep: int | None = None) -> None:
+        """Copy what the far place lacks: whole steps, even if others are not."""
+        mine, theirs = self.runs["first"], self.runs["far"]
+        lacking = {n for n, each in mine.items() if not has_same(theirs.get(n), each)}
+        able = {n for n in lacking if mine[n].is_whole and gives_way(theirs.get(n), mine[n])}
+        nameless = {n for n, each in mine.items() if "root" in each.damage}
+        try:
+            self.staged(keep).flush()
+        except ckpt.FlushError as error:
+            assert lacking - able | nameless, f"all of it can be copied, and {error}"
+        else:
+            assert lacking == able, f"{lacking - able} cannot be copied: no word of it"
+        for number in able:
+            theirs[number] = Step(
+                mine[number].content, mine[number].attempt, flat=mine[number].flat
             )
-            may_have = removed is not None and any(m.since > removed for m in since)
-            if number not in there:
-                assert may_have, f"step {number} of the mirror is gone, and nobody gave it up"
-                del theirs[number]
+        for number in mine.keys() - truth.steps_of(self.path("first")):
+            left = mine.pop(number)
+            copy = theirs.get(number)
+            is_there = copy is not None and copy.attempt == left.attempt and copy.is_whole
+            assert keep is not None and is_there, f"the only whole copy of step {number} is gone"
+        self.ask("far")
+        self.ask_staged()
+
+    def ask_staged(self) -> None:
+        """Ask both places together: what is whole at one of them is there."""
+        target, near, far = self.staged(), self.runs["first"], self.runs["far"]
+        found = {n: copies_of(near.get(n), far.get(n)) for n in near.keys() | far.keys()}
+        complete = [n for n, each in found.items() if any(copy.looks_whole for copy in each)]
+        try:
+            newest = ckpt.latest(target)
+        except CorruptionError:
+            assert found and not complete
+        else:
+            assert (newest and newest.step) == max(complete, default=None)
+        for number, copies in found.items():
+            way = self.load_flat if copies and copies[0].flat else self.load_fresh
+            content = copies[0].content if copies else Content(0, 0)
+            try:
+                loaded, expected = way(target.address, number, content)
+            except (CorruptionError, FileNotFoundError):
+                assert not any(each.is_readable for each in copies), f"step {number} is whole"
             else:
-                assert not has_gone_back, f"step {number} was given up, and is at the mirror"
+                assert copies and same(loaded, expected), f"step {number} has other values"
 
     @rule(which=WHICH)
-    def another_run_at_the_mirror(self, which: int) -> None:
+    def another_run_at_the_far_place(self, which: int) -> None:
         """Another run's save takes the place of a copy: it is not replaced, until it is removed."""
         step, content = self.pick("first", which), self.content()
         assume(self.runs["first"][step].is_whole)
-        self.mirror()
-        ckpt.remove(self.path("mirror"), step)
-        ckpt.save(self.path("mirror"), step, content.state())
-        mirror = ckpt.Mirror(self.path("first"), self.path("mirror"))
-        for ask in (mirror.lacking, mirror.sync):
-            try:
-                ask()
-            except (FileExistsError, CorruptionError, FileNotFoundError):
-                pass  # Of one of the steps; others may be damaged.
-            else:
-                raise AssertionError(f"step {step} at the mirror is another run's: no word of it")
-        assert same(ckpt.load(self.path("mirror"), step=step, resume=False), content.stored())
-        ckpt.remove(self.path("mirror"), step)
-        del self.runs["mirror"][step]
-        self.ask("mirror")
+        self.flush()
+        ckpt.remove(self.path("far"), step)
+        ckpt.save(self.path("far"), step, content.state())
+        try:
+            self.staged().flush()
+        except ckpt.FlushError:
+            pass  # Of one of the steps; others may be damaged.
+        else:
+            raise AssertionError(f"step {step} at the far place is another run's: no word of it")
+        assert same(ckpt.load(self.path("far"), step=step, resume=False), content.stored())
+        ckpt.remove(self.path("far"), step)
+        del self.runs["far"][step]
+        self.ask("far")
 
     @rule(what=st.sampled_from(ILLNESSES), which=st.integers(0, 5))
     def replicated(self, what: str, which: int) -> None:
@@ -460,13 +463,6 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
         assert ckpt.latest(target) is None
         shutil.rmtree(back)
 
-    @rule(steps=st.integers(1, 3), keep=st.integers(1, 2), prunes=st.booleans())
-    def go_back_behind_a_mirror(self, steps: int, keep: int, prunes: bool) -> None:
-        """Steps leave a folder for a store, and by hand: what the user gave up is not loaded."""
-        run = Path(tempfile.mkdtemp(dir=self.folder))
-        contents = {step: self.content() for step in range(1, steps + 1)}
-        give_up_behind_a_mirror(run, contents, self.content(), keep=keep, prunes=prunes)
-
     # Loading.
 
     @rule(run=RUNS, refusal=st.sampled_from(["object", "shape", "missing", "type"]))
@@ -515,7 +511,7 @@ class Checkpoints(WeightsOut, RuleBasedStateMachine):
         assume(old.is_whole and not old.flat)
 
         def save_again() -> None:
-            self.remove_step(run, step)
+            ckpt.remove(self.path(run), step)
             commit = ckpt.save(self.path(run), step, content.state(), group="alone")
             self.runs[run][step] = self.new(content, commit.attempt)
 

@@ -288,7 +288,7 @@ def test_a_relative_target_is_that_of_the_folder_it_was_given_in(
         return commit(*args, **kwargs)
 
     monkeypatch.setattr(_background._saving, "commit", late)
-    mirror = ckpt.Mirror("run", "s3://bucket/run")
+    staged = ckpt.stage("run", "s3://bucket/run")
     pending = ckpt.async_save("run", 1, {"w": 1})
     places = ckpt.replicated_target(["one", "two"])
 
@@ -299,7 +299,7 @@ def test_a_relative_target_is_that_of_the_folder_it_was_given_in(
 
     assert os.listdir(".") == []
     assert [commit.step for commit in ckpt.list(tmp_path / "run")] == [1]
-    assert mirror.target == str(tmp_path / "run")
+    assert staged.address == f"stage:{tmp_path}/run>s3://bucket/run"
     assert ckpt.load(ckpt.replicated_target([tmp_path / "two", tmp_path / "one"])) == {"w": 2}
 
 

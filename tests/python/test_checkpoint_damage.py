@@ -192,13 +192,15 @@ def test_a_copy_of_the_step_fails_by_name_and_leaves_nothing(
     assert value_of(ckpt.load(tmp_path / "copy", group="alone")) == 1
 
 
-def test_a_mirror_copies_the_others_and_names_the_step(run: Path, tmp_path: Path) -> None:
-    mirror = ckpt.Mirror(run, tmp_path / "mirror")
+def test_a_flush_copies_the_others_and_names_the_step(run: Path, tmp_path: Path) -> None:
+    target = ckpt.stage(run, tmp_path / "far")
     for _ in range(2):
-        with says_which_step(run):
-            mirror.sync()
-        assert [commit.step for commit in ckpt.list(tmp_path / "mirror")] == [1]
-    assert ckpt.verify(tmp_path / "mirror") == []
+        with pytest.raises(ckpt.FlushError) as failed:
+            target.flush()
+        assert isinstance(failed.value.__cause__, DAMAGED)
+        assert str(run / "step-000000002") in str(failed.value)
+        assert [commit.step for commit in ckpt.list(tmp_path / "far")] == [1]
+    assert ckpt.verify(tmp_path / "far") == []
 
 
 def test_a_copy_that_is_damaged_is_replaced_by_copying_again(
@@ -302,29 +304,30 @@ def test_a_segment_is_read_once_for_all_steps_that_share_it(tmp_path: Path) -> N
 
 
 def test_a_step_leaves_only_for_a_copy_that_was_read(tmp_path: Path) -> None:
-    target = ckpt.replicated_target([tmp_path / "a", tmp_path / "b"])
-    mirror = ckpt.Mirror(target, tmp_path / "mirror", keep_local=1)
-    save_plain(target, 1)  # type: ignore[arg-type]
-    mirror.sync()
+    near = ckpt.replicated_target([tmp_path / "a", tmp_path / "b"])
+    target = ckpt.stage(near, tmp_path / "far", keep=(1, None))
+    save_plain(near, 1)  # type: ignore[arg-type]
+    target.flush()
     segments = [tmp_path / place / "step-000000001/part-00000/seg-0000" for place in "ab"]
-    for segment in (tmp_path / "mirror/step-000000001/part-00000/seg-0000", *segments):
+    for segment in (tmp_path / "far/step-000000001/part-00000/seg-0000", *segments):
         flip(segment)
-    save_plain(target, 2)  # type: ignore[arg-type]
-    with pytest.raises(CorruptionError, match="step 1"):
-        mirror.sync()
-    assert [commit.step for commit in ckpt.list(target)] == [1, 2]
+    save_plain(near, 2)  # type: ignore[arg-type]
+    target.flush()
+    with pytest.raises(ckpt.FlushError, match="step-000000001"):
+        target.flush()  # It has been seen that the copy of step 1 is not whole.
+    assert [commit.step for commit in ckpt.list(near)] == [1, 2]
 
     flip(segments[0])  # Back: the copy is made again from this one.
-    mirror.sync()
-    assert [commit.step for commit in ckpt.list(target)] == [2]
-    assert ckpt.verify(tmp_path / "mirror", 1) == []
+    target.flush()
+    assert [commit.step for commit in ckpt.list(near)] == [2]
+    assert ckpt.verify(tmp_path / "far", 1) == []
 
 
 @pytest.mark.parametrize("spelling", ["run/", "./run", "../{}/run", "link"])
-def test_a_mirror_of_itself_is_refused(tmp_path: Path, spelling: str) -> None:
+def test_one_place_twice_is_refused(tmp_path: Path, spelling: str) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run")
     other = f"{tmp_path}/{spelling.format(tmp_path.name)}"
     for target in (str(tmp_path / "run"), ckpt.replicated_target([tmp_path / "run", tmp_path])):
         with pytest.raises(ValueError, match="same place"):
-            ckpt.Mirror(target, other)
+            ckpt.stage(target, other)

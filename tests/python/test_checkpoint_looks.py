@@ -196,7 +196,7 @@ def _looks(run: str, folder: Path) -> dict[str, Callable[[], object]]:
         "latest": lambda: ckpt.latest(run),
         "diff": lambda: ckpt.diff((run, 1), (run, 3)),
         "copy": lambda: ckpt.copy(run, folder / "copy", 1),
-        "mirror": lambda: ckpt.Mirror(run, str(folder / "mirror")).sync(),
+        "flush": lambda: ckpt.stage(run, folder / "far").flush(),
         "prune": lambda: ckpt.prune(run, keep_last=3),
         "export": lambda: ckpt.export_safetensors(run, folder / "a.safetensors", step=1),
         "weights": lambda: weights.open(run, step=1)["w"].read(),

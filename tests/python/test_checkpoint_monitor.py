@@ -110,7 +110,7 @@ def test_a_watch_tells_now_and_then_and_at_the_end(tmp_path: Path) -> None:
 def test_figures_are_the_report_under_lasting_names(tmp_path: Path) -> None:
     names = {
         *("elapsed_s", "stall_s", "stalled_fraction", "saves", "failures", "running"),
-        *("done_bytes", "total_bytes"),
+        *("done_bytes", "total_bytes", "flushes", "flush_failures", "flush_skips"),
     }
     with ckpt.monitor() as watch:
         before = watch.report().figures()

@@ -81,8 +81,8 @@ def test_every_call_takes_a_folder_of_any_name(
     assert ckpt.verify(target) == []
     assert not ckpt.diff((target, 1), (target, 2))
     assert ckpt.copy(target, copies, 1).step == 1
-    assert [commit.step for commit in ckpt.Mirror(target, copies).sync()] == [2, 3]
-    assert ckpt.Mirror(target, copies).sync() == []
+    ckpt.stage(target, copies).flush()
+    assert steps(copies) == [1, 2, 3]
     out = os.path.join(folder, b"x.safetensors")
     ckpt.export_safetensors(target, form(out), step=1)
     ckpt.import_safetensors(form(out), target, 4)
@@ -211,7 +211,7 @@ def test_an_address_of_another_kind_is_no_folder(
             call(address)
     ckpt.save("here", 1, STATE)
     with pytest.raises(ValueError, match=there):
-        ckpt.Mirror("here", address).sync()
+        ckpt.latest(ckpt.stage("here", address))
     assert os.listdir() == ["here"]
 
 

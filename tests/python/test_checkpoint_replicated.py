@@ -120,11 +120,11 @@ def test_everything_takes_buddies_that_takes_a_target(
     assert json.loads(cli.ok("ffrecord", "checkpoint", "list", "--json", target))[0]["step"] == 3
     ckpt.copy(target, tmp_path / "folder")
     assert same(ckpt.load(tmp_path / "folder"), state(3))
-    with ckpt.Mirror(target, str(tmp_path / "mirror"), keep_local=1) as mirror:
-        ckpt.save(target, 4, state(4))
-        mirror.start().result()
+    staged = ckpt.stage(target, tmp_path / "far", keep=(1, None))
+    ckpt.save(staged, 4, state(4))
+    staged.flush()
     assert [commit.step for commit in ckpt.list(target)] == [4]
-    assert [commit.step for commit in ckpt.list(tmp_path / "mirror")] == [3, 4]
+    assert [commit.step for commit in ckpt.list(tmp_path / "far")] == [3, 4]
     assert ckpt.latest(ckpt.replicated_target([tmp_path / "nothing", tmp_path / "there"])) is None
 
 

@@ -39,7 +39,7 @@ ROOMS = (
         ("libffrecord/object_store/", "libffrecord/net/http/", "tests/unit/object_store/"),
         ("object_store",),
         (
-            *("test_archive.py", "test_checkpoint_store*.py", "test_checkpoint_mirror.py"),
+            *("test_archive.py", "test_checkpoint_store*.py", "test_checkpoint_staged*.py"),
             "test_objects*.py",
         ),
     ),

@@ -13,6 +13,8 @@ STORES = (BUCKETS, *WEB)
 # In a folder: names those of its files that are only at a store now (ffrecord._store.eviction).
 EVICTED = "EVICTED"
 REPLICATED = "buddies:"  # In front of places that are one target together, separated by |.
+STAGED = "stage:"  # In front of places that a save goes to one after the other, separated by >.
+SEVERAL = (REPLICATED, STAGED)
 # Below a dataset's name: the list of its versions, and at a daemon their data.
 CATALOGUE, VERSIONS = ".catalogue", ".versions"
 # The name of a version or a tag: as a segment of a daemon's name, and as the name of a folder.
@@ -20,15 +22,26 @@ VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 def target_from_root(target: Target) -> str:
-    """A target of checkpoints with absolute paths: a folder's, alone or in a replicated target."""
+    """A target of checkpoints with absolute paths: a folder's, alone or one of several places."""
     name = os.fsdecode(target)
-    if name.startswith(REPLICATED):
-        places = name.removeprefix(REPLICATED).split("|")
-        return REPLICATED + "|".join(map(target_from_root, places))
+    if name.startswith(SEVERAL):
+        scheme, mark, places = split_places(name)
+        return scheme + mark.join(map(target_from_root, places))
     if "://" in name:
         return address_from_root(name)
     # An empty one is refused where it is opened.
     return os.path.join(os.getcwd(), name) if name and not os.path.isabs(name) else name
+
+
+def split_places(target: str) -> tuple[str, str, list[str]]:
+    """An address of several places: what is in front of them, between them, and each of them."""
+    scheme, mark = (STAGED, ">") if target.startswith(STAGED) else (REPLICATED, "|")
+    return scheme, mark, target.removeprefix(scheme).split(mark)
+
+
+def is_folder(target: str) -> bool:
+    """Whether a target is a folder, alone."""
+    return "://" not in target and not target.startswith(SEVERAL)
 
 
 def address_from_root(address: str) -> str:
@@ -51,9 +64,9 @@ def below(target: str, name: str) -> str:
 
     A slash at the end of a folder or bucket makes no difference.
     """
-    if target.startswith(REPLICATED):
-        places = target.removeprefix(REPLICATED).split("|")
-        return REPLICATED + "|".join(below(place, name) for place in places)
+    if target.startswith(SEVERAL):
+        scheme, mark, places = split_places(target)
+        return scheme + mark.join(below(place, name) for place in places)
     if target.startswith(SCHEME):
         address, mark, options = target.partition("?")
         return f"{address}/{name}{mark}{options}"

@@ -9,6 +9,7 @@ import click
 
 import ffrecord.checkpoint as ckpt
 import ffrecord.weights as weights
+from ffrecord._base.addresses import STAGED, split_places
 from ffrecord._cli.console import EXIT_DAMAGE, confirm
 from ffrecord._cli.options import (
     check_can_hold,
@@ -18,7 +19,8 @@ from ffrecord._cli.options import (
     timeout_option,
 )
 from ffrecord._cli.units import Size, Target, show_size
-from ffrecord.checkpoint._removing import retire
+from ffrecord.checkpoint._backup import OF_A_STEP, Backup
+from ffrecord.checkpoint._retiring import retire
 from ffrecord.checkpoint._safetensors import tensor_sizes
 from ffrecord.errors import CorruptionError
 
@@ -27,7 +29,8 @@ from ffrecord.errors import CorruptionError
 def checkpoint() -> None:
     """List, verify, copy and convert checkpoints.
 
-    TARGET is a run's folder, ffrecord://HOST/RUN, s3://BUCKET/RUN, or 'buddies:TARGET|TARGET'.
+    TARGET is a run's folder, ffrecord://HOST/RUN, s3://BUCKET/RUN, 'buddies:TARGET|TARGET', or
+    'stage:TARGET>TARGET'.
     """
 
 
@@ -273,13 +276,28 @@ def push(
     if dry_run:
         check_can_hold(remote)
     if step is None:
-        mirror = ckpt.Mirror(target, remote, compress=compress, verify=verify, timeout_s=timeout_s)
-        copied = mirror.lacking() if dry_run else mirror.sync()
+        backup = Backup(target, remote, compress=compress, verify=verify, timeout_s=timeout_s)
+        copied = _pushed(backup, dry_run)
     elif dry_run:
         copied = _lacking(_one(target, step, timeout_s), remote, timeout_s)
     else:
         copied = [ckpt.copy(target, remote, step, compress=compress, timeout_s=timeout_s)]
     _show_copied(copied, remote, as_json, dry_run=dry_run)
+
+
+def _pushed(backup: Backup, dry_run: bool) -> list[ckpt.Commit]:
+    """The steps that were copied, or would be; if one cannot be, after the others."""
+    failures: list[Exception] = []
+    copied = []
+    for commit in backup.lacking()[0]:
+        try:
+            copied.append(commit if dry_run and not commit.damage else backup.bring(commit))
+        except OF_A_STEP as error:
+            if commit in backup.here():
+                failures.append(error)
+    if failures:
+        raise failures[0]
+    return copied
 
 
 @checkpoint.command()
@@ -300,6 +318,28 @@ def pull(
         return
     copied = ckpt.copy(remote, target, "latest" if step is None else step, timeout_s=timeout_s)
     _show_copied([copied], target, as_json)
+
+
+@checkpoint.command()
+@click.argument("target", type=Target())
+@click.option("--compress", is_flag=True, help="Compress the tensors at the last place.")
+@_timeout
+@_as_json
+def flush(target: str, compress: bool, timeout_s: float, as_json: bool) -> None:
+    """Copy to the later places of TARGET, 'stage:PLACE>PLACE', the steps that they lack."""
+    if not target.startswith(STAGED):
+        raise click.UsageError(f"{target} has no later places; name them: 'stage:PLACE>PLACE'")
+    places = split_places(target)[2]
+    staged = ckpt.stage(
+        *places, compress=compress, on_full="wait", on_failure="warn", timeout_s=timeout_s
+    )
+    _committed(staged.address, timeout_s)
+    staged.flush()
+    if as_json:
+        click.echo(json.dumps({"places": [dataclasses.asdict(each) for each in staged.stats()]}))
+        return
+    for each in staged.stats():
+        click.echo(f"{each.copied} steps copied to {each.place}: {show_size(each.copied_bytes)}")
 
 
 def _lacking(commit: ckpt.Commit, where: str, timeout_s: float) -> list[ckpt.Commit]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ffrecord._base.addresses import REPLICATED
+from ffrecord._base.addresses import is_folder
 from ffrecord._cli.units import Timeout
 from ffrecord._write.new_folder import check_can_be_made
 from ffrecord.errors import ConflictError
@@ -64,7 +64,7 @@ def check_can_hold(target: str) -> None:
     Raises:
         OSError: it cannot.
     """
-    if "://" not in target and not target.startswith(REPLICATED):
+    if is_folder(target):
         check_can_be_made(Path(os.path.abspath(target)))
 
 

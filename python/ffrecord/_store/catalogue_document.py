@@ -15,10 +15,11 @@ import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import (
     CATALOGUE,
-    REPLICATED,
     SCHEME,
+    SEVERAL,
     VERSION,
     below,
+    split_places,
     with_version,
 )
 from ffrecord.errors import ConflictError, CorruptionError
@@ -250,8 +251,8 @@ def name_of(place: str) -> str:
     """The name of the dataset at a place: at a daemon all of it, elsewhere the last segment."""
     if place.startswith(SCHEME):
         return place.removeprefix(SCHEME).partition("?")[0].partition("/")[2]
-    if place.startswith(REPLICATED):
-        place = place.partition("|")[0]
+    if place.startswith(SEVERAL):
+        return name_of(split_places(place)[2][0])
     return place.rstrip("/").rpartition("/")[2]
 
 

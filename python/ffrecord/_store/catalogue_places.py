@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ffrecord import _ffrecord
-from ffrecord._base.addresses import BUCKETS, CATALOGUE, REPLICATED, SCHEME
+from ffrecord._base.addresses import BUCKETS, CATALOGUE, SCHEME, SEVERAL
 
 _STEP = f"/{CATALOGUE}/step-"
 _STEP_NAME = re.compile(r"step-[0-9]+")
@@ -23,7 +23,7 @@ def places(root: str, timeout_s: float) -> list[str]:
         return _at_daemon(root, timeout_s)
     if root.startswith(BUCKETS):
         return _in_bucket(root.rstrip("/"), timeout_s)
-    if root.startswith(REPLICATED) or "://" in root:
+    if root.startswith(SEVERAL) or "://" in root:
         raise ValueError(f"{root} cannot be listed; give a daemon, a folder or a bucket")
     if not os.path.isdir(root):
         raise FileNotFoundError(f"{root}: there is no such folder")

@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ffrecord._base.addresses import EVICTED, REPLICATED, Target
+from ffrecord._base.addresses import EVICTED, Target, is_folder
 from ffrecord._base.folders import sync_folder
 from ffrecord._store import archive
 from ffrecord.errors import CorruptionError
@@ -47,7 +47,7 @@ def evict(
             damaged: their files stay, the others are removed.
     """
     place, where = pathlib.Path(folder), os.fsdecode(target)
-    if "://" not in where and not where.startswith(REPLICATED):
+    if is_folder(where):
         where = os.path.abspath(where)  # A process in another folder may want them back.
     listed = archive.newest_list(where, timeout_s)
     with _locked(place):

@@ -9,12 +9,12 @@
     pending.result()                             # Committed; training went on meanwhile.
 
 A target is a folder that all ranks share, `ffrecord://host[:port]/run`, `s3://bucket/run` of an
-S3-compatible store (`Mirror` copies checkpoints there that were saved elsewhere), or several of
-them (`replicated_target`), any one of which may be lost. Saving pickles nothing and loading
-unpickles nothing: a state is made of None, bool, int, float, complex, str, bytes, list, tuple,
-dict, set, frozenset, enums, dataclasses, arrays and tensors (also DTensors of any mesh), and of
-objects with `state_dict` and `load_state_dict`. Works with NumPy alone; torch is used if the
-program has imported it.
+S3-compatible store, or several of them: replicas, any one of which may be lost
+(`replicated_target`), or a fast place and slower ones behind it (`stage`). Saving pickles nothing
+and loading unpickles nothing: a state is made of None, bool, int, float, complex, str, bytes, list,
+tuple, dict, set, frozenset, enums, dataclasses, arrays and tensors (also DTensors of any mesh), and
+of objects with `state_dict` and `load_state_dict`. Works with NumPy alone; torch is used
+if the program has imported it.
 """
 
 import contextlib
@@ -23,7 +23,6 @@ from typing import Literal
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
-from ffrecord.checkpoint import _removing
 from ffrecord.checkpoint._against import Against, differences
 from ffrecord.checkpoint._background import (
     BusyError,
@@ -33,9 +32,10 @@ from ffrecord.checkpoint._background import (
     process_background,
 )
 from ffrecord.checkpoint._collector import without_collector
+from ffrecord.checkpoint._commit import Commit
+from ffrecord.checkpoint._copying import copy
 from ffrecord.checkpoint._difference import Difference, diff
 from ffrecord.checkpoint._loading import OnCorrupt, load
-from ffrecord.checkpoint._mirror import Mirror, copy
 from ffrecord.checkpoint._monitoring import Monitor, Progress, Report, Save, ledger, monitor
 from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._pieces import Fetcher
@@ -52,7 +52,6 @@ from ffrecord.checkpoint._restore import MismatchError
 from ffrecord.checkpoint._rng import rng_state, set_rng_state
 from ffrecord.checkpoint._safetensors import export_safetensors, import_safetensors
 from ffrecord.checkpoint._saving import (
-    Commit,
     Flat,
     OnUnchanged,
     Order,
@@ -61,6 +60,7 @@ from ffrecord.checkpoint._saving import (
     commit,
     flatten,
 )
+from ffrecord.checkpoint._staged import Flushed, FlushError, Staged, flush, stage
 from ffrecord.checkpoint._staging import TornStageError
 from ffrecord.checkpoint._state import OnRanks, PerRank, Shard
 from ffrecord.checkpoint._steps import newest_on_line, step_number, wanted_step
@@ -73,8 +73,9 @@ __all__ = [
     "Commit",
     "Difference",
     "FailedSaveError",
+    "FlushError",
+    "Flushed",
     "Group",
-    "Mirror",
     "MismatchError",
     "Monitor",
     "Named",
@@ -87,12 +88,14 @@ __all__ = [
     "Progress",
     "Report",
     "Shard",
+    "Staged",
     "TornStageError",
     "async_save",
     "close",
     "copy",
     "diff",
     "export_safetensors",
+    "flush",
     "import_safetensors",
     "latest",
     "list",
@@ -104,6 +107,7 @@ __all__ = [
     "rng_state",
     "save",
     "set_rng_state",
+    "stage",
     "verify",
 ]
 
@@ -130,7 +134,7 @@ def save(
 
     Args:
         target: a folder, created if missing, `ffrecord://host[:port]/run`, `s3://bucket/run`, or
-            several of them, made by `replicated_target`.
+            several of them, made by `replicated_target` or `stage`.
         step: 0 or more; the name of the checkpoint within `target`. If a checkpoint of that step is
             there and damaged, or was given up, the new one takes its place once it is whole. A step
             is given up if this process has loaded an earlier one, and goes on from that: so are
@@ -343,13 +347,8 @@ def verify(
 
 
 def remove(target: Target, step: int, *, timeout_s: float = 30.0) -> None:
-    """Remove a checkpoint for good. Raises FileNotFoundError if there is none.
-
-    If the target is a folder with a `Mirror`, the copy stays there, and the folder does not show
-    it any more, until a save of the same or an earlier step says that training went back: the next
-    `sync` then removes it.
-    """
-    _removing.remove(target, step_number(step), timeout_s)
+    """Remove a checkpoint for good, at every place. Raises FileNotFoundError if there is none."""
+    _ffrecord.remove_checkpoint(target, step_number(step), timeout_s)
 
 
 def prune(

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from typing import Literal
 
 from ffrecord._base import clock, recording
+from ffrecord._base.giving_way import give_way
 from ffrecord.checkpoint import _saving
+from ffrecord.checkpoint._commit import Commit
 from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._ranks import Group
-from ffrecord.checkpoint._saving import Commit, Flat, Said
+from ffrecord.checkpoint._saving import Flat, Said
 from ffrecord.checkpoint._sharing import Leaf
 from ffrecord.checkpoint._staging import Arena, Staged, room_for_copies, size_of_copies
 
@@ -86,24 +88,12 @@ class PendingSave:
             )
 
 
-# Beside a step, a thread that is nicer by 15 gets a thirtieth of a processor (sched(7)).
-_NICER = 15
-
-
-def _give_way() -> None:
-    """Let this thread, and those that it starts, run only when training leaves processors idle."""
-    thread = threading.get_native_id()
-    with contextlib.suppress(OSError):  # Where that is forbidden a save costs more, and is one.
-        nice = os.getpriority(os.PRIO_PROCESS, thread) + _NICER
-        os.setpriority(os.PRIO_PROCESS, thread, min(nice, 19))
-
-
 class Background:
     """The one thread of a process that saves, and the memory that it saves from."""
 
     def __init__(self) -> None:
         """Start nothing yet."""
-        self._threads = concurrent.futures.ThreadPoolExecutor(1, "ffrecord-save", _give_way)
+        self._threads = concurrent.futures.ThreadPoolExecutor(1, "ffrecord-save", give_way)
         self._arena: Arena | None = None
         self._room: int | None = None  # The limit of saves that set none; chosen at the first.
         self._last: PendingSave | None = None

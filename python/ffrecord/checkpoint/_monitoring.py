@@ -38,6 +38,9 @@ class Report:
         saves: how many saves have been committed.
         failures: how many have failed.
         running: the saves that have not ended.
+        flushes: how many steps were copied to a later place of a staged target.
+        flush_failures: how many attempts at that have failed.
+        flush_skips: how many steps were not copied to a place, since newer ones were waiting.
     """
 
     elapsed_s: float
@@ -45,6 +48,9 @@ class Report:
     saves: int
     failures: int
     running: tuple[Progress, ...]
+    flushes: int = 0
+    flush_failures: int = 0
+    flush_skips: int = 0
 
     @property
     def stalled_fraction(self) -> float:
@@ -68,6 +74,9 @@ class Report:
             "running": len(self.running),
             "done_bytes": sum(save.done_bytes for save in self.running),
             "total_bytes": sum(save.total_bytes for save in self.running),
+            "flushes": self.flushes,
+            "flush_failures": self.flush_failures,
+            "flush_skips": self.flush_skips,
         }
         return {f"{prefix}{name}": float(value) for name, value in numbers.items()}
 
@@ -95,6 +104,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._stall_s = 0.0
         self._saves = self._failures = 0
+        self._flushes = self._flush_failures = self._flush_skips = 0
         self._stalled_since: dict[int, float] = {}  # By thread: a call that has not returned.
         self._running: dict[int, Save] = {}
 
@@ -137,13 +147,29 @@ class Ledger:
             self._saves += committed
             self._failures += not committed
 
+    def flushed(self, *, copied: int = 0, failed: int = 0, skipped: int = 0) -> None:
+        """Count steps on their way to a later place."""
+        with self._lock:
+            self._flushes += copied
+            self._flush_failures += failed
+            self._flush_skips += skipped
+
     def report(self) -> Report:
         """Since the process began; elapsed_s is the time by the clock."""
         with self._lock:
             now = clock.now()
             stall_s = self._stall_s + sum(now - since for since in self._stalled_since.values())
             running = tuple(save.progress() for save in self._running.values())
-            return Report(now, stall_s, self._saves, self._failures, running)
+            return Report(
+                now,
+                stall_s,
+                self._saves,
+                self._failures,
+                running,
+                self._flushes,
+                self._flush_failures,
+                self._flush_skips,
+            )
 
 
 class Monitor:
@@ -162,6 +188,9 @@ class Monitor:
             now.saves - begin.saves,
             now.failures - begin.failures,
             now.running,
+            now.flushes - begin.flushes,
+            now.flush_failures - begin.flush_failures,
+            now.flush_skips - begin.flush_skips,
         )
 
 

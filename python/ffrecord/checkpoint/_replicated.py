@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ffrecord._base.addresses import REPLICATED, Target, target_from_root
+from ffrecord._base.addresses import REPLICATED, SEVERAL, Target, target_from_root
 
 
 def replicated_target(places: Sequence[Target]) -> str:
@@ -15,8 +15,8 @@ def replicated_target(places: Sequence[Target]) -> str:
     Rank r writes its shard to place r, modulo the number of places, and a copy to the next
     different place; a checkpoint is committed when both are durable, for all ranks. If you give one
     place per rank, in the order of the ranks, each rank writes to its own node's daemon and to a
-    neighbour's. A daemon whose folder is in memory (tmpfs) keeps its copies in memory; `Mirror`
-    copies them further.
+    neighbour's. A daemon whose folder is in memory (tmpfs) keeps its copies in memory; as the first
+    place of a `stage` they go further.
 
     A save needs every place. A load needs one copy of each shard: places may come in any order, and
     lost places may be named or left out. If one copy is lost or damaged, the other is read.
@@ -31,6 +31,6 @@ def replicated_target(places: Sequence[Target]) -> str:
     if len(set(names)) < 2:
         raise ValueError(f"a replicated target needs at least two places, not {names}")
     for name in names:
-        if "|" in name or name.startswith(REPLICATED):
+        if "|" in name or name.startswith(SEVERAL):
             raise ValueError(f"{name!r} cannot be one of several places")
     return REPLICATED + "|".join(names)

@@ -18,6 +18,8 @@ import numpy as np
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target
 from ffrecord._base.folders import sync_folder
+from ffrecord.checkpoint import _staged as staged
+from ffrecord.checkpoint._commit import Commit
 from ffrecord.checkpoint._safetensors_file import (
     METADATA,
     NAMES,
@@ -26,7 +28,6 @@ from ffrecord.checkpoint._safetensors_file import (
     front_of,
     write_file,
 )
-from ffrecord.checkpoint._saving import Commit
 from ffrecord.checkpoint._state import join
 from ffrecord.checkpoint._steps import step_number, tell_skipped, wanted_step
 from ffrecord.checkpoint._tensor_names import below, tensors_by_name
@@ -172,8 +173,11 @@ def import_safetensors(
     if metadata:
         tree[METADATA] = metadata
     whole: object = {prefix: tree} if prefix else tree
+    staged.before_save(target)
     prepared = _ffrecord.PreparedSave(target, step, slices, True, timeout_s, False, None)
-    return Commit(*prepared.commit(encode(whole), None, None))
+    made = Commit(*prepared.commit(encode(whole), None, None))
+    staged.saved(target, made)
+    return made
 
 
 def tensor_sizes(path: Target) -> list[int]:

@@ -8,9 +8,11 @@ from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target, target_from_root
+from ffrecord.checkpoint import _staged as staged
 from ffrecord.checkpoint._activity import SaveActivity, watched
 from ffrecord.checkpoint._agreement import Agreement
 from ffrecord.checkpoint._collector import without_collector
+from ffrecord.checkpoint._commit import Commit
 from ffrecord.checkpoint._ranks import (
     Group,
     TensorSlice,
@@ -31,26 +33,6 @@ _log = logging.getLogger("ffrecord.checkpoint")
 
 _NOTHING = encode(None)
 _NAMED_MAX = 5  # Tensors in a message.
-
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Commit:
-    """A committed checkpoint.
-
-    Attributes:
-        step: as it was saved.
-        attempt: 32 hex digits, unique to this save.
-        size_bytes: of all ranks' tensors.
-        damage: in a list, why this step cannot be loaded; empty if its manifests are whole. The
-            attempt of a step whose root manifest is damaged is empty.
-        given_up: in a list, whether training went back behind this step and went on from there.
-    """
-
-    step: int
-    attempt: str
-    size_bytes: int
-    damage: str = ""
-    given_up: bool = dataclasses.field(default=False, compare=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,6 +179,8 @@ def commit(
         nonlocal prepared, said
         said = say()
         order = said.order
+        if group is None or group.rank == 0:
+            staged.before_save(order.target)
         prepared = _ffrecord.PreparedSave(
             order.target,
             order.step,
@@ -222,6 +206,8 @@ def commit(
         if taken is not None:
             taken()
         made = Commit(*prepared.commit(_tree_of_all(group, said, answers), group, released))
+    if group is None or group.rank == 0:
+        staged.saved(said.order.target, made)
     _tell_unchanged(prepared, said, made, 0 if group is None else group.rank)
     return made
 

@@ -45,6 +45,11 @@ def newest_on_line(target: Target, timeout_s: float) -> int | None:
 
 
 def tell_skipped(reader: _ffrecord.CheckpointReader, stack_level: int) -> None:
-    """Warn of newer steps that are damaged, and so were not opened. Raises where warnings do."""
+    """Warn of newer steps that were not opened: they are damaged, or their place is out of reach.
+
+    Raises where warnings do.
+    """
     for message in reader.skipped:
         warnings.warn(f"skipped a damaged checkpoint: {message}", stacklevel=stack_level + 1)
+    for message in reader.unseen:
+        warnings.warn(f"there may be a newer checkpoint: {message}", stacklevel=stack_level + 1)

@@ -45,7 +45,9 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from ffrecord import _ffrecord
-from ffrecord._base.addresses import BUCKETS, REPLICATED, SCHEME, target_from_root
+from ffrecord._base.addresses import BUCKETS, SCHEME, SEVERAL, target_from_root
+from ffrecord.checkpoint import _staged as staged
+from ffrecord.checkpoint._commit import Commit
 from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._pieces import Fetcher, Wanted, read_into
 from ffrecord.checkpoint._ranks import TensorSlice
@@ -58,7 +60,7 @@ from ffrecord.torch._dcp_turns import note_copy, turn_of_save
 
 Place = str | os.PathLike[str]
 
-_SCHEMES = (SCHEME, BUCKETS, REPLICATED)
+_SCHEMES = (SCHEME, BUCKETS, *SEVERAL)
 _STEP = re.compile(r"(.+)/step-(\d{9,})/*")
 _PART = "#ffrecord.part"  # Index of the result that carries the description of a rank's shard.
 
@@ -224,6 +226,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
         if step is None:
             newest = newest_on_line(target, self._timeout_s)
             step = 0 if newest is None else newest + 1
+        staged.before_save(target)
         with self._kept():
             self._parts = self._open(target, step, None, self._began(step))
         return [
@@ -344,8 +347,10 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
                 "opaque": {k: v for k, v in values.items() if isinstance(v, bytes)},
             },
         }
-        self._parts.commit([part for part, _ in carried], encode(tree))
+        made = self._parts.commit([part for part, _ in carried], encode(tree))
         self._parts = None
+        target, _ = self._target_and_step()
+        staged.saved(target, Commit(*made))
 
 
 def _plain(planner_data: object) -> object:

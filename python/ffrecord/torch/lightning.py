@@ -15,7 +15,6 @@ except ImportError:
 
 import ffrecord.checkpoint as ckpt
 from ffrecord import _ffrecord
-from ffrecord.checkpoint import _removing
 from ffrecord.checkpoint._state import named_values
 from ffrecord.checkpoint._values import decode
 from ffrecord.errors import CorruptionError
@@ -134,4 +133,4 @@ def _saved_here(path: Path, there: list[ckpt.Commit]) -> list[ckpt.Commit]:
 
 def _remove(path: Path, saves: list[ckpt.Commit]) -> None:
     for commit in saves:
-        _removing.remove(path, commit.step, _TIMEOUT_S, commit.attempt)
+        _ffrecord.remove_checkpoint(path, commit.step, _TIMEOUT_S, commit.attempt)

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from ffrecord import _ffrecord
 from ffrecord._base.addresses import Target, target_from_root
+from ffrecord.checkpoint._commit import Commit
 from ffrecord.checkpoint._layouts import is_distributed
 from ffrecord.checkpoint._pieces import read_into
 from ffrecord.checkpoint._restore import Restorer
-from ffrecord.checkpoint._saving import Commit
 from ffrecord.checkpoint._state import Shard
 from ffrecord.checkpoint._steps import tell_skipped, wanted_step
 from ffrecord.checkpoint._tensor_names import below, tensors_by_name

@@ -23,10 +23,11 @@ from typing import Any, Protocol
 from ffrecord import _ffrecord
 from ffrecord import checkpoint as ckpt
 from ffrecord._base import clock
-from ffrecord._base.addresses import REPLICATED, Target, target_from_root
+from ffrecord._base.addresses import SEVERAL, Target, target_from_root
+from ffrecord.checkpoint._commit import Commit
 from ffrecord.checkpoint._peer_error import PeerError
 from ffrecord.checkpoint._ranks import Group, Ranks, group_of, together
-from ffrecord.checkpoint._saving import Commit, Replicated
+from ffrecord.checkpoint._saving import Replicated
 from ffrecord.checkpoint._steps import step_number
 from ffrecord.checkpoint._values import encode
 from ffrecord.errors import ConflictError, CorruptionError
@@ -138,7 +139,6 @@ class Publisher:
         removed = [version for version in versions if version not in held]
         for version in removed:
             with contextlib.suppress(FileNotFoundError):
-                # No `ckpt.remove`, which notes for a mirror that a user has given a step up.
                 _ffrecord.remove_checkpoint(self._target, version, self._timeout_s)
         return removed
 
@@ -366,6 +366,6 @@ def _newest(target: str, timeout_s: float) -> int | None:
 
 def _leases_of(target: str) -> str:
     """The run beside a target that holds the leases of its readers, however that is spelled."""
-    if target.startswith(REPLICATED):
-        raise ValueError("weights are published at one place, not at a replicated target")
+    if target.startswith(SEVERAL):
+        raise ValueError("weights are published at one place, not at a target of several")
     return named_after(target if "://" in target else os.path.realpath(target), ".readers")

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <map>
 #include <thread>
@@ -322,12 +321,16 @@ Place AtAStore(const test::TempFolder&) {
   return {"s3://bucket/runs/x", std::move(bucket)};
 }
 
-// Everything is done to the folder; the mirror has nothing that is not there.
-Place InAFolderWithAMirror(const test::TempFolder& folder) {
+// The first place of a staged target is replicated itself, and has everything.
+Place InAFolderAndBehindIt(const test::TempFolder& folder) {
+  return {std::string(kStageScheme) + AtTwoFolders(folder).address + kStageMark +
+          (folder / "far").string()};
+}
+
+Place InAFolderBeforeAStore(const test::TempFolder& folder) {
   Place place = AtAStore(folder);
-  place.address = (folder / "run").string();
-  fs::create_directory(place.address);
-  std::ofstream(fs::path(place.address) / kMirrorName) << "s3://bucket/runs/x\n";
+  place.address =
+      std::string(kStageScheme) + (folder / "run").string() + kStageMark + place.address;
   return place;
 }
 
@@ -336,7 +339,8 @@ INSTANTIATE_TEST_SUITE_P(AllTargets, CheckpointTargetConformance,
                                          TargetUnderTest{"buddies", AtTwoFolders},
                                          TargetUnderTest{"daemon", AtADaemon},
                                          TargetUnderTest{"store", AtAStore},
-                                         TargetUnderTest{"mirror", InAFolderWithAMirror}),
+                                         TargetUnderTest{"staged", InAFolderAndBehindIt},
+                                         TargetUnderTest{"staged_store", InAFolderBeforeAStore}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

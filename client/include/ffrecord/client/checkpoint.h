@@ -253,6 +253,8 @@ class FFR_EXPORT CheckpointReader {
   std::vector<std::optional<std::uint64_t>> digests() const;
   // With kLatest: why newer steps were skipped, one message per step.
   const std::vector<std::string>& skipped() const noexcept;
+  // With kLatest: places that did not answer, and may have newer steps; one message per place.
+  const std::vector<std::string>& unseen() const noexcept;
 
   // Reads tensor slices into their `destination`s. The slices need not be those of the save.
   // Verifies every block that it reads. Fails with kNotFound for an unknown key, kInvalidArgument
@@ -286,11 +288,9 @@ class FFR_EXPORT CheckpointReader {
 
 // The committed steps at `target`, ascending; empty if there are none. A damaged step has `damage`,
 // and no attempt if its root manifest is damaged. kManifests reads every manifest and finds every
-// segment in its size, as a load of the latest step does; kRoots reads root manifests only.
-// kOwnRoots reads those too, but leaves out steps that are only at a mirror behind `target`: the
-// other depths list those if a folder has lost all its steps. Which ones were given up says
-// `target`, or the target `line_of`.
-enum class ListDepth : std::uint8_t { kOwnRoots, kRoots, kManifests };
+// segment in its size, as a load of the latest step does; kRoots reads root manifests only. Which
+// ones were given up says `target`, or the target `line_of`.
+enum class ListDepth : std::uint8_t { kRoots, kManifests };
 FFR_EXPORT Result<std::vector<Commit>> ListCheckpoints(std::string_view target,
                                                        const SessionOptions& options,
                                                        ListDepth depth = ListDepth::kManifests,

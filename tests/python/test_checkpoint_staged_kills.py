@@ -1,0 +1,131 @@
+"""Goal: a process that is killed while it flushes leaves whole steps, and the next copies the rest.
+
+Method: it is killed at each request to a store, before or after the store has served it, or the
+answer is lost; and by strace at each call that changes a folder. What is left is flushed again.
+"""
+
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ffrecord.checkpoint as ckpt
+import staging
+from object_store import Store
+from saved_at_a_store import keys_of, state
+from thread_ranks import same
+
+_STEPS = (1, 2)
+# Python makes none of them when it starts.
+_CALLS = ("mkdir", "mkdirat", "renameat2", "link", "linkat", "fsync", "fdatasync", "ftruncate")
+
+
+def _check(far: str, commits: list[ckpt.Commit]) -> int:
+    """Whole steps or none, and a `latest` that is one of them; returns how many there are."""
+    there = ckpt.list(far)
+    assert there == [each for each in commits if each in there]
+    for commit in there:
+        assert ckpt.verify(far, commit.step) == []
+    assert ckpt.latest(far) == (there[-1] if there else None)
+    return len(there)
+
+
+def _finish(target: ckpt.Staged, far: str, commits: list[ckpt.Commit]) -> None:
+    target.flush()
+    assert _check(far, commits) == len(commits)
+    for step in _STEPS:
+        assert same(ckpt.load(far, step=step, resume=False), state(step))
+
+
+@pytest.mark.parametrize("when", ["before", "after", "lost"])
+def test_killed_at_any_request(store: Store, tmp_path: Path, when: str) -> None:
+    store.serve_all()
+    names = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
+    names["no_proxy"] = "*"
+    commits = [ckpt.save(tmp_path, step, state(step)) for step in _STEPS]
+    outcomes: Counter[int] = Counter()
+    for at in itertools.count(1):
+        far = f"s3://bucket/staged/{when}-{at}"
+        target = ckpt.stage(tmp_path, far)
+        context = multiprocessing.get_context("forkserver")
+        victim = context.Process(target=staging.flush, args=(names, target.address))
+        started = threading.Event()
+
+        def kill(victim: Any = victim, started: threading.Event = started) -> None:  # noqa: ANN401
+            assert started.wait(60)
+            os.kill(victim.pid, signal.SIGKILL)
+
+        def door(number: int, method: str, path: str, at: int = at, kill: Any = kill) -> str:  # noqa: ANN401
+            if when == "lost":
+                return "lose" if number == at else "serve"
+            if when == "before" and number == at:
+                kill()
+            return "hang up" if when == "before" and number >= at else "serve"
+
+        def after(number: int, request: str, at: int = at, kill: Any = kill) -> None:  # noqa: ANN401
+            if when == "after" and number == at:
+                kill()
+
+        store.set_door(door, after)
+        victim.start()
+        started.set()
+        victim.join()
+        was_reached = len(store.seen) >= at
+        store.serve_all()
+        count = _check(far, commits)
+        outcomes[count] += was_reached
+        if when == "lost":
+            assert victim.exitcode == 0, f"the answer to request {at} was lost"
+            assert count == len(_STEPS)
+        _finish(target, far, commits)
+        attempts = {key.split("/")[2] for key in keys_of(far)}
+        assert len(attempts) == 2 * len(_STEPS), attempts  # A root and a folder of each.
+        if not was_reached:
+            break
+    # Else it made its requests in another way, and nothing was tried.
+    assert when == "lost" or len(outcomes) == len(_STEPS) + 1, outcomes
+    assert outcomes.total() >= 8
+
+
+def _can_trace() -> bool:
+    try:
+        traced = subprocess.run(["strace", "-o", os.devnull, "true"], check=False)
+    except FileNotFoundError:
+        return False
+    return traced.returncode == 0
+
+
+@pytest.mark.skipif(not _can_trace(), reason="needs strace and the right to trace")
+def test_killed_at_any_change_of_a_folder(tmp_path: Path) -> None:
+    near = tmp_path / "near"
+    commits = [ckpt.save(near, step, state(step)) for step in _STEPS]
+    outcomes: Counter[int] = Counter()
+    for call in _CALLS:
+        for at in itertools.count(1):
+            far = str(tmp_path / f"{call}-{at}")
+            target = ckpt.stage(near, far)
+            code = f"import ffrecord.checkpoint as ckpt; ckpt.flush({target.address!r})"
+            kill = f"inject={call}:signal=SIGKILL:when={at}"
+            done = subprocess.run(
+                ["strace", "-f", "-qq", "-o", os.devnull, "-e", kill, sys.executable, "-c", code],
+                env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+                timeout=60,
+                check=False,
+            )
+            count = _check(far, commits)
+            if done.returncode == 0:
+                assert count == len(_STEPS)
+                break
+            outcomes[count] += 1
+            _finish(target, far, commits)
+            assert [path.name for path in Path(far).glob(".*")] == []
+    assert set(outcomes) == {0, 1, 2}, outcomes
+    assert outcomes.total() >= 10
