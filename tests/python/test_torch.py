@@ -276,7 +276,10 @@ def test_a_step_of_damaged_records_only_is_not_empty(
     batches = DataLoader(plain, batch_sampler=[[16, 17, 18], [18, 19]], **options)
     assert labels(batches) == [[19], [19]]
     batches = DataLoader(shifted, batch_sampler=[[17, 16], [3, 17]], **options)
-    assert [numbers.tolist() for numbers, _ in batches] == [[20], [4]]
+    assert [numbers.tolist() for numbers, _ in batches] == [
+        [4],
+        [4],
+    ]  # No step asks for the records behind them.
     assert [
         numbers.tolist()
         for numbers, _ in DataLoader(

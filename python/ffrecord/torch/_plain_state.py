@@ -374,13 +374,12 @@ def may_leave_out(inner: Any, count: int) -> bool:  # noqa: ANN401 - torch's own
 
 
 def listed(inner: Any) -> Sequence[int] | None:  # noqa: ANN401 - torch's own
-    """The samples of all epochs, if the sampler is a list of them."""
-    sampler = _of_samples(inner)
-    if type(sampler) not in (list, tuple, range) or not all(
-        type(each) is int for each in sampler[:1]
-    ):
-        return None
-    return sampler  # type: ignore[no-any-return]
+    """The samples of all epochs, if the sampler is a list of them, or of steps."""
+    found: Any = _of_samples(inner)
+    if type(found) is list and found and all(type(step) is list for step in found):
+        found = list(itertools.chain.from_iterable(found))
+    is_listed = type(found) in (list, tuple, range) and all(type(i) is int for i in found[:1])
+    return found if is_listed else None
 
 
 def name_epoch(inner: Any, epoch: int) -> None:  # noqa: ANN401 - torch's own
