@@ -155,7 +155,7 @@ Result<void> Messages::Keep(std::int64_t tag, std::uint64_t size_bytes, std::opt
 
 void Messages::AnswerProbes(std::int64_t tag, Wants& wants) {
   for (const Probing& probe : probes_)
-    if (probe.tag == tag) wants.ended.emplace_back(probe.token);
+    if (probe.tag == tag) wants.ended.push_back({probe.token});
   std::erase_if(probes_, [&](const Probing& probe) { return probe.tag == tag; });
 }
 
@@ -173,7 +173,7 @@ void Messages::HandOver(std::list<Kept>::iterator kept, Wants& wants) {
   const Wanted& taker = *kept->taker;
   if (kept->size_bytes == taker.size_bytes) {
     if (kept->size_bytes > 0) std::memcpy(taker.data, kept->bytes.get(), kept->size_bytes);
-    wants.ended.emplace_back(taker.token);
+    wants.ended.push_back({taker.token});
   } else {
     wants.ended.push_back(
         {taker.token, Error{ErrorCode::kInvalidArgument,
