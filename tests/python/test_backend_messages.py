@@ -19,6 +19,7 @@ import ffrecord.distributed.backend
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.distributed._any_source import AnySource
 from ffrecord.distributed._lines import Line, Message
+from ffrecord.errors import UnavailableError
 from ranks import Ranks, run_ranks
 
 SIZES = (0, 1, 1020, 1021, 300_000)  # Of floats; 4,080 bytes go in the head of a message.
@@ -420,3 +421,36 @@ def test_a_message_whose_wait_was_interrupted_has_ended() -> None:
     for wait in (message.wait, message.wait, message.future().value):
         with pytest.raises(RuntimeError, match="line 0 to 1: the wait was interrupted"):
             wait()
+
+
+def test_all_that_wait_for_a_message_get_the_same_error() -> None:
+    has_come, may_end = threading.Event(), threading.Event()
+
+    def gone(token: int) -> None:
+        del token
+        has_come.set()
+        may_end.wait()
+        raise UnavailableError("rank 1 has left the group")
+
+    line = line_of(gone)
+    message = Message(line, torch.empty(1), lambda _: 1)
+    message.start(line.engine, None)()
+    found: list[Exception | None] = []
+    first = threading.Thread(target=lambda: found.append(raised_by(message.wait)))
+    first.start()
+    has_come.wait()
+    message.future()  # So that the second one waits for it, and not in the engine.
+    may_end.set()
+    found.append(raised_by(message.wait))
+    first.join()
+    assert [(type(error), str(error)) for error in found] == [
+        (RuntimeError, "rank 1 has left the group")
+    ] * 2
+
+
+def raised_by(call: Callable[[], object]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None

@@ -262,7 +262,10 @@ class Message:
         if waits:
             self._wait_in_engine()
         elif future is not None:
-            future.wait()
+            try:
+                future.wait()
+            except Exception as error:  # The engine's own.
+                raise RuntimeError(str(error)) from error
         if self._failure is not None:
             raise RuntimeError(str(self._failure)) from self._failure
 
