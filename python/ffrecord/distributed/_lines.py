@@ -286,7 +286,7 @@ class Message:
     def _wait_in_engine(self) -> None:
         engine, token = self._line.engine, self._token
         assert engine is not None and token is not None
-        # Of a signal, say of Ctrl-C, whose handler raises once the engine has answered.
+        # A handler of a signal, say of Ctrl-C, raises once the engine has answered.
         failure: Exception | None = RuntimeError(f"{self._line.name}: the wait was interrupted")
         try:
             engine.wait(token)
