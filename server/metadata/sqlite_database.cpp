@@ -170,6 +170,7 @@ Result<void> SqliteDatabase::Settle() {
 
 Result<void> SqliteDatabase::InTransaction(const std::function<Result<void>()>& change,
                                            bool& is_unknown) {
+  if (unfound_) return *unfound_;
   if (const auto untouched = files_->CheckUntouched(); !untouched) return Astray(untouched.error());
   FFR_TRY(Run("BEGIN IMMEDIATE"));
   auto changed = change();
@@ -184,7 +185,8 @@ Result<void> SqliteDatabase::InTransaction(const std::function<Result<void>()>& 
   if (!changed) return changed;
   const auto in_place = files_->CheckInPlace();
   is_unknown = !in_place;
-  if (is_unknown) return Astray(in_place.error());
+  // For good: what was made cannot be called undone when the files are there again.
+  if (is_unknown) return unfound_.emplace(Astray(in_place.error()));
   return {};
 }
 

@@ -37,7 +37,7 @@ class SqliteDatabase {
 
   // Puts and deletes at `revision`, the next, all or nothing. Which of them is not known after an
   // error in the last step, when the log is written: then `is_unknown` is set, and Settle() must
-  // succeed before anything else is asked for.
+  // succeed before anything else is asked for. It never does if the files were away at that step.
   Result<void> Change(const std::vector<MetaStore::Put>& puts,
                       const std::vector<std::string>& deletes, std::uint64_t revision,
                       bool& is_unknown);
@@ -79,6 +79,8 @@ class SqliteDatabase {
   Database database_;                             // Before the statements, which go first.
   std::optional<SqliteFiles> files_;              // Once they are open.
   std::optional<std::filesystem::path> rescued_;  // Where what it holds was put.
+  // A change was made while the files were away: only the next start tells whether it is there.
+  std::optional<Error> unfound_;
   Statement put_, delete_, revision_, count_;
 };
 

@@ -6,15 +6,20 @@ Method: ranks wait, poll, take futures, drop works, and leave.
 import gc
 import os
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 
 import ffrecord.distributed.backend
+from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.distributed._any_source import AnySource
+from ffrecord.distributed._lines import Line, Message
+from ffrecord.errors import UnavailableError
 from ranks import Ranks, run_ranks
 
 SIZES = (0, 1, 1020, 1021, 300_000)  # Of floats; 4,080 bytes go in the head of a message.
@@ -378,3 +383,74 @@ def pending(rank: int, world: int) -> object:
 
 def test_a_program_may_end_while_receives_wait() -> None:
     assert run_ranks(pending, 2) == [2, 2]
+
+
+# --- Ends of a message ---------------------------------------------------------------------------
+
+
+def line_of(wait: Callable[[int], None]) -> mock.Mock:
+    """The line of a message, whose engine answers with `wait`."""
+    line: mock.Mock = mock.create_autospec(Line, instance=True)
+    line.name = "line 0 to 1"
+    line.engine = mock.create_autospec(CollectiveEngine, instance=True)
+    line.engine.wait = wait
+    line.told = lambda error: error
+    return line
+
+
+def test_a_message_ends_once_for_two_that_find_it_ended() -> None:
+    # Both the thread that ends it and one that asks for the future just then complete that.
+    failed = Message(line_of(lambda _: None), torch.empty(1), lambda _: 1)
+    end = failed.start(None, RuntimeError("the other rank does not take part"))
+    future = failed.future()
+    end()
+    with pytest.raises(RuntimeError, match="does not take part"):
+        future.wait()
+
+
+def test_a_message_whose_wait_was_interrupted_has_ended() -> None:
+    def interrupted(token: int) -> None:
+        del token
+        raise KeyboardInterrupt  # Python raises it once the engine has answered.
+
+    line = line_of(interrupted)
+    message = Message(line, torch.empty(1), lambda _: 1)
+    message.start(line.engine, None)()
+    with pytest.raises(KeyboardInterrupt):
+        message.wait()
+    for wait in (message.wait, message.wait, message.future().value):
+        with pytest.raises(RuntimeError, match="line 0 to 1: the wait was interrupted"):
+            wait()
+
+
+def test_all_that_wait_for_a_message_get_the_same_error() -> None:
+    has_come, may_end = threading.Event(), threading.Event()
+
+    def gone(token: int) -> None:
+        del token
+        has_come.set()
+        may_end.wait()
+        raise UnavailableError("rank 1 has left the group")
+
+    line = line_of(gone)
+    message = Message(line, torch.empty(1), lambda _: 1)
+    message.start(line.engine, None)()
+    found: list[Exception | None] = []
+    first = threading.Thread(target=lambda: found.append(raised_by(message.wait)))
+    first.start()
+    has_come.wait()
+    message.future()  # So that the second one waits for it, and not in the engine.
+    may_end.set()
+    found.append(raised_by(message.wait))
+    first.join()
+    assert [(type(error), str(error)) for error in found] == [
+        (RuntimeError, "rank 1 has left the group")
+    ] * 2
+
+
+def raised_by(call: Callable[[], object]) -> Exception | None:
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None

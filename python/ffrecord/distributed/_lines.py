@@ -221,6 +221,7 @@ class Message:
         self._has_ended = False
         self._is_waited_for = False  # By a thread in the engine.
         self._future: Future | None = None
+        self._is_future_over = False
 
     def start(
         self, engine: CollectiveEngine | None, failure: Exception | None
@@ -261,7 +262,10 @@ class Message:
         if waits:
             self._wait_in_engine()
         elif future is not None:
-            future.wait()
+            try:
+                future.wait()
+            except Exception as error:  # The engine's own.
+                raise RuntimeError(str(error)) from error
         if self._failure is not None:
             raise RuntimeError(str(self._failure)) from self._failure
 
@@ -282,14 +286,17 @@ class Message:
     def _wait_in_engine(self) -> None:
         engine, token = self._line.engine, self._token
         assert engine is not None and token is not None
-        failure: Exception | None = None
+        # A handler of a signal, say of Ctrl-C, raises once the engine has answered.
+        failure: Exception | None = RuntimeError(f"{self._line.name}: the wait was interrupted")
         try:
             engine.wait(token)
+            failure = None
         except Exception as error:
             failure = self._line.told(error)
-        with self._lock:
-            self._failure, self._has_ended = failure, True
-        self._complete_future()
+        finally:
+            with self._lock:
+                self._failure, self._has_ended = failure, True
+            self._complete_future()
 
     def _announce(self) -> None:
         """Let the line's threads complete the future."""
@@ -305,9 +312,10 @@ class Message:
 
     def _complete_future(self) -> None:
         with self._lock:
-            future = self._future if self._has_ended else None
-        if future is None:
-            return
+            future = self._future
+            if future is None or not self._has_ended or self._is_future_over:
+                return
+            self._is_future_over = True  # Each that finds it ended may come here.
         if self._failure is None:
             future.set_result(self._array)
         else:

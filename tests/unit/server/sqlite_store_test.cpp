@@ -308,6 +308,33 @@ TEST_F(SqliteMetaStoreTest, ACommitWhoseFileIsRemovedMeanwhileIsUnknownAndRescue
   tested_.Open();
 }
 
+// It was made, and cannot be taken for undone because its file is there again.
+TEST_F(SqliteMetaStoreTest, ACommitWhoseFileWasAwayMeanwhileStaysUnknownUntilTheNextStart) {
+  const auto path = folder_ / "metadata.sqlite";
+  Put("before");
+  std::optional<Result<MetaStore::Outcome>> outcome;
+  {
+    test::HeldSyncs held;
+    tested_.store().TryCommit({{}, {{"meanwhile", Value("x"), 0}}, {}}, MetaStore::TimePoint::max(),
+                              [&](auto result) { tested_.Note([&] { outcome = result; }); });
+    held.AwaitSync();
+    std::filesystem::rename(path, folder_ / "moved");
+  }
+  ASSERT_TRUE(tested_.WaitFor([&] { return outcome.has_value(); }, 60s));
+  ASSERT_EQ(outcome->value().fate, Fate::kUnknown);
+  std::filesystem::rename(folder_ / "moved", path);
+
+  const auto after = TryPut("after");
+  ASSERT_FALSE(after);
+  EXPECT_EQ(after.error().system_errno, ESTALE);
+  const auto read = TryGet("meanwhile", 1min);
+  ASSERT_FALSE(read);  // It cannot be told.
+  EXPECT_EQ(read.error().system_errno, ESTALE);
+  tested_.Close();
+  tested_.Open();
+  EXPECT_EQ(Keys(), (std::vector<std::string>{"before", "meanwhile"}));
+}
+
 // A key stands in the table and in its index: one that says otherwise than the other would be found
 // under neither name, or in lists alone.
 TEST_F(SqliteMetaStoreTest, ABitThatFlippedInAKeyIsFoundAtTheStart) {
