@@ -194,6 +194,36 @@ def test_another_run_s_save_is_not_replaced(tmp_path: Path) -> None:
     assert steps_at(tmp_path / "far") == [1, 2]
 
 
+def test_a_late_save_of_an_old_node_does_not_replace_a_newer_one(
+    run: str, store: Store, tmp_path: Path
+) -> None:
+    """The run went on at another node while the first one could not reach the far place."""
+    old = ckpt.stage(tmp_path / "old", run, on_failure="warn", timeout_s=0.3)
+    ckpt.save(old, 1, state(1))
+    old.flush()
+    store.set_door(gone)
+    ckpt.save(old, 2, state(2))
+    eventually(lambda: old.stats()[0].failures > 0)
+    store.serve_all()
+    new = ckpt.stage(tmp_path / "new", run)
+    ckpt.load(new, resume=True)
+    commit = ckpt.save(new, 2, state(12))
+    new.flush()
+    with pytest.raises(ckpt.FlushError, match="another save of step 2"):
+        old.flush()
+    assert ckpt.latest(run) == commit
+    assert same(ckpt.load(run, resume=False), state(12))
+
+
+def test_a_save_that_replaces_one_replaces_its_copy(run: str, store: Store, tmp_path: Path) -> None:
+    target = ckpt.stage(tmp_path, run)
+    ckpt.save(target, 1, state(1))
+    target.flush()
+    commit = ckpt.save(target, 1, state(2), overwrite=True)
+    target.flush()
+    assert ckpt.latest(run) == commit
+
+
 # --- What waits is bounded -----------------------------------------------------------------------
 
 
@@ -271,6 +301,17 @@ def test_each_place_keeps_its_own_number_of_steps(run: str, tmp_path: Path) -> N
 
 
 @pytest.mark.wrong_data
+@pytest.mark.parametrize("name", ["root.manifest", "part-00000/seg-0000"])
+def test_a_damaged_step_takes_no_other_s_place_among_the_newest(tmp_path: Path, name: str) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    for step in (1, 2, 3):
+        ckpt.save(near, step, state(step))
+    flip(near / "step-000000003" / name)
+    with pytest.raises(ckpt.FlushError):
+        ckpt.stage(near, far, keep=(None, 1), on_failure="warn").flush()
+    assert steps_at(far) == [2]
+
+
 def test_the_only_whole_copy_stays(run: str, store: Store, tmp_path: Path) -> None:
     target = ckpt.stage(tmp_path, run, keep=(1, None), retry_s=0.05, timeout_s=0.3)
     store.set_door(lambda number, method, path: "503" if method == "PUT" else "serve")
