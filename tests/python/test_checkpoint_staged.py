@@ -412,6 +412,31 @@ def test_what_is_damaged_at_one_place_is_read_at_the_next(
     assert same(ckpt.load(tmp_path / "back", resume=False), state(2))
 
 
+@pytest.mark.parametrize("names", [("root",), ("root", "part-00000")])
+@pytest.mark.parametrize("went_back", [True, False])
+def test_another_save_of_a_damaged_step_is_not_taken_for_it(
+    tmp_path: Path, went_back: bool, names: tuple[str, ...]
+) -> None:
+    """A farther place still has the save that this one has replaced or given up."""
+    near, far = tmp_path / "near", tmp_path / "far"
+    target = ckpt.stage(near, far)
+    for step in (1, 3):
+        ckpt.save(target, step, state(step))
+    target.flush()
+    if went_back:
+        ckpt.load(near, step=1, resume=True)
+        ckpt.save(near, 2, state(12))
+    ckpt.save(near, 3, state(13), overwrite=not went_back)
+    for name in names:
+        flip(near / "step-000000003" / f"{name}.manifest")
+    if went_back or len(names) == 1:
+        assert same(ckpt.load(target, resume=False), state(12 if went_back else 1))
+        assert ckpt.latest(target) != ckpt.latest(far)
+        assert [each.step for each in ckpt.list(target) if each.damage] == [3]
+    else:
+        assert same(ckpt.load(target, resume=False), state(3))  # Nothing says that it is another.
+
+
 def test_each_place_gives_what_the_others_have_damaged(tmp_path: Path) -> None:
     """No place has the step whole, and all of it is there."""
     places = [tmp_path / name for name in "abc"]
