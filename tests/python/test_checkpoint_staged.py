@@ -224,6 +224,33 @@ def test_a_save_that_replaces_one_replaces_its_copy(run: str, store: Store, tmp_
     assert ckpt.latest(run) == commit
 
 
+def test_going_back_replaces_nothing_of_another_run(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    others = [ckpt.save(far, step, state(10 + step)) for step in (1, 2, 3, 4)]
+    for step in (1, 2, 3):
+        ckpt.save(near, step, state(step))
+    ckpt.load(near, step=2, resume=True)
+    ckpt.save(near, 3, state(23))
+    with pytest.raises(ckpt.FlushError):
+        ckpt.stage(near, far, on_failure="warn").flush()
+    assert ckpt.list(far, given_up=True) == others
+
+
+def test_a_run_that_has_gone_back_twice_is_flushed_at_once(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    for step in (1, 2, 3, 4):
+        ckpt.save(near, step, state(step))
+    target = ckpt.stage(near, far, on_failure="warn")
+    target.flush()
+    for origin in (1, 2):
+        ckpt.load(near, step=origin, resume=True)
+        for step in (origin + 1, origin + 2):
+            ckpt.save(near, step, state(10 * origin + step))
+    target.flush()
+    assert ckpt.list(far) == ckpt.list(near)
+    assert same(ckpt.load(far, resume=False), state(24))
+
+
 # --- What waits is bounded -----------------------------------------------------------------------
 
 
