@@ -198,6 +198,38 @@ Result<bool> IsOfSameRun(const CheckpointTarget& from, const CheckpointTarget& t
   return steps.empty();
 }
 
+// Whether both have saves of steps on `line`, and none is the same: going back would give up, or
+// replace, those of somebody else.
+Result<bool> IsOfAnotherRun(const CheckpointTarget& from, const CheckpointTarget& to,
+                            const RunLine& line) {
+  const auto here = FFR_TRY(from.Steps());
+  bool differs = false;
+  for (const std::uint64_t step : FFR_TRY(to.Steps())) {
+    if (!std::ranges::binary_search(here, step)) continue;
+    const auto there = FFR_TRY(AttemptAt(to, step));
+    const auto mine = FFR_TRY(AttemptAt(from, step));
+    if (!there || !mine) continue;
+    if (*there == *mine) return false;
+    differs |= FFR_TRY(IsOnLine(to, line, step)) && FFR_TRY(IsOnLine(from, line, step));
+  }
+  return differs;
+}
+
+bool HasPartOf(const RunLine& line, std::uint64_t generation) {
+  return std::ranges::find(line.parts, generation, &RunLine::Part::generation) != line.parts.end();
+}
+
+// The line as it was when `generation`, of which `line` has a part, was the newest one; nothing if
+// no record says so.
+Result<std::optional<RunLine>> LineBefore(const CheckpointTarget& target, const RunLine& line,
+                                          std::uint64_t generation) {
+  if (!HasPartOf(line, generation)) return std::optional<RunLine>();
+  for (RunLine& record : FFR_TRY(RecordsOf(target)))
+    if (record.generation == generation)
+      return std::optional(FFR_TRY(WithParts(target, std::move(record))));
+  return std::optional<RunLine>();
+}
+
 Error GoneBack(const CheckpointTarget& target, const std::string& what) {
   return Error{ErrorCode::kConflict,
                "checkpoint: another process has gone back to an earlier step of " + target.name() +
@@ -397,9 +429,18 @@ Result<SaveLine> LineOfCopy(const CheckpointTarget& from, std::uint64_t generati
   if (!records.empty()) copy.line = FFR_TRY(WithParts(to, records.front()));
   copy.number = copy.line.number;
   RunLine line = FFR_TRY(LineOf(from));
-  if (line.number == 0 || line.generation != generation) return copy;
+  if (line.number == 0) return copy;
   if (std::ranges::find(records, generation, &RunLine::generation) != records.end()) return copy;
+  if (line.generation != generation) {
+    auto earlier = FFR_TRY(LineBefore(from, line, generation));
+    if (!earlier || (copy.number > 0 && !HasPartOf(*earlier, copy.line.generation))) return copy;
+    line = *std::move(earlier);
+  }
   if (!is_of_run && !FFR_TRY(IsOfSameRun(from, to))) return copy;
+  if (is_of_run && FFR_TRY(IsOfAnotherRun(from, to, line)))
+    return Error{ErrorCode::kConflict, "checkpoint: " + to.name() +
+                                           " has steps of another run than " + from.name() +
+                                           ": give this run an address of its own"};
   copy.line = std::move(line);
   copy.line.number = copy.number + 1;
   copy.is_new = true;

@@ -28,6 +28,16 @@ struct StagedPlace {
   std::unique_ptr<CheckpointTarget> probe;  // The same, with little patience.
 };
 
+// Which save the files are of: a part says so, too, if the root manifest is damaged. Nothing if
+// neither can be read.
+std::optional<AttemptId> SaveOf(const CommittedStep& files, std::uint64_t step) {
+  if (const auto root = ReadRootManifest(files, step)) return root.value().attempt;
+  const auto bytes = files.ReadFile(PartManifestName(0), kManifestSizeMax);
+  const auto part = bytes ? DecodePartManifest(bytes.value()) : bytes.error();
+  if (!part || part.value().step != step) return std::nullopt;
+  return part.value().attempt;
+}
+
 // A step at one place, and behind it the same save at the places farther away.
 class StagedStep final : public CommittedStep {
  public:
@@ -113,7 +123,7 @@ class StagedTarget final : public ForwardingTarget {
 
   // The save at the nearest place that has one on the run's line.
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
-    std::unique_ptr<CommittedStep> given_up;
+    std::unique_ptr<CommittedStep> given_up, unknown;
     std::optional<Error> trouble;
     for (std::size_t place = 0; place < places_.size(); ++place) {
       if (!IsNear(place)) {
@@ -123,10 +133,17 @@ class StagedTarget final : public ForwardingTarget {
       auto files = places_[place].target->Open(step);
       if (!files && files.error().code != ErrorCode::kNotFound) trouble = files.error();
       if (!files) continue;
+      // A farther place stands in for one of which nobody can tell which save it is, if it has a
+      // step on the line, and never with one that was given up.
+      if (!SaveOf(*files.value(), step)) {
+        if (unknown == nullptr) unknown = std::move(files).value();
+        continue;
+      }
       auto staged = Behind(place, step, std::move(files).value());
       if (!IsGivenUp(*staged, step)) return staged;
       if (given_up == nullptr) given_up = std::move(staged);
     }
+    if (unknown != nullptr) return unknown;
     if (given_up != nullptr) return given_up;
     if (trouble) return *std::move(trouble);
     return Error{ErrorCode::kNotFound,
@@ -282,13 +299,13 @@ std::vector<std::unique_ptr<CommittedStep>> SameSaveAt(std::span<const std::stri
                                                        std::uint64_t step,
                                                        const SessionOptions& options) {
   std::vector<std::unique_ptr<CommittedStep>> found;
-  const auto root_here = ReadRootManifest(here, step);
+  const auto save_here = SaveOf(here, step);
   for (const std::string& place : places) {
     const auto target = OpenTarget(place, {true, options});
     if (!target) continue;
     auto there = target.value()->Open(step);
     const auto root = there ? ReadRootManifest(*there.value(), step) : there.error();
-    if (!root || (root_here && root_here.value().attempt != root.value().attempt)) continue;
+    if (!root || (save_here && *save_here != root.value().attempt)) continue;
     auto others = there.value()->Fallbacks();
     found.push_back(std::move(there).value());
     std::ranges::move(others, std::back_inserter(found));

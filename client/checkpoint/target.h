@@ -221,7 +221,7 @@ inline constexpr std::string_view kObjectScheme = "s3://";
 Result<std::unique_ptr<CheckpointTarget>> OpenObjectTarget(std::string_view address,
                                                            const SessionOptions& options);
 // The step at each of `places` if it is the same save of `step` as `here`, with its own fallbacks;
-// if the root manifest of `here` is damaged, any save. Places that have none, or cannot be asked,
+// if no manifest of `here` says which save it is, any. Places that have none, or cannot be asked,
 // are left out.
 std::vector<std::unique_ptr<CommittedStep>> SameSaveAt(std::span<const std::string> places,
                                                        const CommittedStep& here,

@@ -237,6 +237,63 @@ def test_another_run_s_save_is_not_replaced(tmp_path: Path) -> None:
     assert steps_at(tmp_path / "far") == [1, 2]
 
 
+def test_a_late_save_of_an_old_node_does_not_replace_a_newer_one(
+    run: str, store: Store, tmp_path: Path
+) -> None:
+    """The run went on at another node while the first one could not reach the far place."""
+    old = ckpt.stage(tmp_path / "old", run, on_failure="warn", timeout_s=0.3)
+    ckpt.save(old, 1, state(1))
+    old.flush()
+    store.set_door(gone)
+    ckpt.save(old, 2, state(2))
+    eventually(lambda: old.stats()[0].failures > 0)
+    store.serve_all()
+    new = ckpt.stage(tmp_path / "new", run)
+    ckpt.load(new, resume=True)
+    commit = ckpt.save(new, 2, state(12))
+    new.flush()
+    with pytest.raises(ckpt.FlushError, match="another save of step 2"):
+        old.flush()
+    assert ckpt.latest(run) == commit
+    assert same(ckpt.load(run, resume=False), state(12))
+
+
+def test_a_save_that_replaces_one_replaces_its_copy(run: str, store: Store, tmp_path: Path) -> None:
+    target = ckpt.stage(tmp_path, run)
+    ckpt.save(target, 1, state(1))
+    target.flush()
+    commit = ckpt.save(target, 1, state(2), overwrite=True)
+    target.flush()
+    assert ckpt.latest(run) == commit
+
+
+def test_going_back_replaces_nothing_of_another_run(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    others = [ckpt.save(far, step, state(10 + step)) for step in (1, 2, 3, 4)]
+    for step in (1, 2, 3):
+        ckpt.save(near, step, state(step))
+    ckpt.load(near, step=2, resume=True)
+    ckpt.save(near, 3, state(23))
+    with pytest.raises(ckpt.FlushError):
+        ckpt.stage(near, far, on_failure="warn").flush()
+    assert ckpt.list(far, given_up=True) == others
+
+
+def test_a_run_that_has_gone_back_twice_is_flushed_at_once(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    for step in (1, 2, 3, 4):
+        ckpt.save(near, step, state(step))
+    target = ckpt.stage(near, far, on_failure="warn")
+    target.flush()
+    for origin in (1, 2):
+        ckpt.load(near, step=origin, resume=True)
+        for step in (origin + 1, origin + 2):
+            ckpt.save(near, step, state(10 * origin + step))
+    target.flush()
+    assert ckpt.list(far) == ckpt.list(near)
+    assert same(ckpt.load(far, resume=False), state(24))
+
+
 # --- What waits is bounded -----------------------------------------------------------------------
 
 
@@ -314,6 +371,17 @@ def test_each_place_keeps_its_own_number_of_steps(run: str, tmp_path: Path) -> N
 
 
 @pytest.mark.wrong_data
+@pytest.mark.parametrize("name", ["root.manifest", "part-00000/seg-0000"])
+def test_a_damaged_step_takes_no_other_s_place_among_the_newest(tmp_path: Path, name: str) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    for step in (1, 2, 3):
+        ckpt.save(near, step, state(step))
+    flip(near / "step-000000003" / name)
+    with pytest.raises(ckpt.FlushError):
+        ckpt.stage(near, far, keep=(None, 1), on_failure="warn").flush()
+    assert steps_at(far) == [2]
+
+
 def test_the_only_whole_copy_stays(run: str, store: Store, tmp_path: Path) -> None:
     target = ckpt.stage(tmp_path, run, keep=(1, None), retry_s=0.05, timeout_s=0.3)
     store.set_door(lambda number, method, path: "503" if method == "PUT" else "serve")
@@ -412,6 +480,31 @@ def test_what_is_damaged_at_one_place_is_read_at_the_next(
     assert [(each.step, each.damage) for each in ckpt.list(target)] == [(1, ""), (2, "")]
     assert ckpt.copy(target, tmp_path / "back", 2).step == 2
     assert same(ckpt.load(tmp_path / "back", resume=False), state(2))
+
+
+@pytest.mark.parametrize("names", [("root",), ("root", "part-00000")])
+@pytest.mark.parametrize("went_back", [True, False])
+def test_another_save_of_a_damaged_step_is_not_taken_for_it(
+    tmp_path: Path, went_back: bool, names: tuple[str, ...]
+) -> None:
+    """A farther place still has the save that this one has replaced or given up."""
+    near, far = tmp_path / "near", tmp_path / "far"
+    target = ckpt.stage(near, far)
+    for step in (1, 3):
+        ckpt.save(target, step, state(step))
+    target.flush()
+    if went_back:
+        ckpt.load(near, step=1, resume=True)
+        ckpt.save(near, 2, state(12))
+    ckpt.save(near, 3, state(13), overwrite=not went_back)
+    for name in names:
+        flip(near / "step-000000003" / f"{name}.manifest")
+    if went_back or len(names) == 1:
+        assert same(ckpt.load(target, resume=False), state(12 if went_back else 1))
+        assert ckpt.latest(target) != ckpt.latest(far)
+        assert [each.step for each in ckpt.list(target) if each.damage] == [3]
+    else:
+        assert same(ckpt.load(target, resume=False), state(3))  # Nothing says that it is another.
 
 
 def test_each_place_gives_what_the_others_have_damaged(tmp_path: Path) -> None:

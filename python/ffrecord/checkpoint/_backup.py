@@ -41,20 +41,28 @@ class Backup:
         self._there: set[Commit] = set()  # Found there, or copied.
 
     def lacking(
-        self, keep: int | None = None, damaged: Collection[Commit] = ()
+        self,
+        keep: int | None = None,
+        damaged: Collection[Commit] = (),
+        failed: Collection[Commit] = (),
     ) -> tuple[list[Commit], set[Commit]]:
         """The steps that the target lacks, or has damaged, oldest first; also those damaged here.
 
         With `keep`, only of the newest that it is to have. A step that it has is opened once: its
         manifests are read, and its files are looked for, or read with `verify`. Those `damaged` are
-        known to be so. Also returns the steps here that the target is not to have.
+        known to be so. One that is damaged here, or has `failed`, takes the place of no other
+        among the newest. Also returns the steps here that the target is not to have.
         """
         here = self.here()
         numbers = set(_ffrecord.list_steps(self.target, self.timeout_s))
         wanted = {commit.step for commit in here}
         if keep is not None:
+            able = {each.step for each in here if not each.damage and each not in failed}
             counted = {each.step for each in self._counted()}
-            wanted = set(sorted(wanted | counted)[-keep:])
+            newest = sorted(able | counted)[-keep:]
+            has_room = len(newest) < keep
+            wanted = {step for step in wanted - able if has_room or step > newest[0]}
+            wanted.update(newest)
         self._there = {commit for commit in self._there if commit.step in numbers}
         self._there -= set(damaged)
         lacking = [

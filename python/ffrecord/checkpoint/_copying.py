@@ -54,5 +54,5 @@ def copy(
         wanted = reader.commit[0]
     staged.before_save(target)
     made = Commit(*_ffrecord.copy_checkpoint(source, wanted, target, timeout_s, compress, replaces))
-    staged.saved(target, made)
+    staged.saved(target, made, replaces=bool(replaces))
     return made

@@ -118,7 +118,7 @@ class Lane:
         self._thread: threading.Thread | None = None
         self._is_wanted = False
         self._begun = self._ended = 0  # Sweeps.
-        self._mine: set[Commit] = set()  # Saves of this process.
+        self._mine: set[Commit] = set()  # Saves of this process that were to replace others.
         self._is_asked = False  # Somebody flushes: steps that have failed are tried again.
         self._has_news = False  # There is a save that nobody has looked for yet.
         self._unwanted: set[Commit] = set()  # Older than all that the place keeps.
@@ -130,11 +130,12 @@ class Lane:
         self._untold: Exception | None = None
         self._copied = self._copied_bytes = self._failures = 0
 
-    def wake(self, commit: Commit | None = None) -> None:
-        """Look at the places soon; `commit` has just been saved."""
+    def wake(self, commit: Commit | None = None, *, replaces: bool = False) -> None:
+        """Look at the places soon; `commit` has just been saved, perhaps to replace another."""
         with self._changed:
             if commit is not None:
-                self._mine.add(commit)
+                if replaces:
+                    self._mine.add(commit)
                 self._waiting.append(commit)
                 self._has_news = True
             self._is_wanted = True
@@ -302,8 +303,9 @@ class Lane:
             damaged_copies = set(self._damaged)
             if self._is_asked:
                 self._failed, self._is_asked = {}, False
+            failed = set(self._failed)
             mine = set(self._mine)  # Those of later come in the next look.
-        lacking, unwanted = self._backup.lacking(way.keep[self._number], damaged_copies)
+        lacking, unwanted = self._backup.lacking(way.keep[self._number], damaged_copies, failed)
         able = [commit for commit in lacking if not commit.damage]
         with self._changed:
             self._unwanted = unwanted
@@ -401,10 +403,10 @@ class Flusher:
         for lane in self.lanes:
             lane.make_room()
 
-    def saved(self, commit: Commit) -> None:
-        """Copy a step that was saved just now."""
+    def saved(self, commit: Commit, *, replaces: bool) -> None:
+        """Copy a step that was saved just now, if it `replaces` also over another save of it."""
         for lane in self.lanes:
-            lane.wake(commit)
+            lane.wake(commit, replaces=replaces)
 
     def flush(self, timeout_s: float | None) -> None:
         """Wait until every place has all; raises like `flush` of `ffrecord.checkpoint`."""

@@ -176,7 +176,7 @@ def import_safetensors(
     staged.before_save(target)
     prepared = _ffrecord.PreparedSave(target, step, slices, True, timeout_s, False, None)
     made = Commit(*prepared.commit(encode(whole), None, None))
-    staged.saved(target, made)
+    staged.saved(target, made, replaces=False)
     return made
 
 

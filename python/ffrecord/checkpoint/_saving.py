@@ -207,7 +207,7 @@ def commit(
             taken()
         made = Commit(*prepared.commit(_tree_of_all(group, said, answers), group, released))
     if group is None or group.rank == 0:
-        staged.saved(said.order.target, made)
+        staged.saved(said.order.target, made, replaces=said.order.overwrite)
     _tell_unchanged(prepared, said, made, 0 if group is None else group.rank)
     return made
 

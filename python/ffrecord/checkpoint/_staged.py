@@ -153,11 +153,15 @@ def before_save(target: Target) -> None:
         flusher.make_room()
 
 
-def saved(target: Target, commit: Commit) -> None:
-    """Call it on rank 0 when a save is committed."""
+def saved(target: Target, commit: Commit, *, replaces: bool) -> None:
+    """Call it on rank 0 when a save is committed.
+
+    It `replaces` a whole save of its step only if its user has said so. Another one that has come
+    to a later place meanwhile is of another process, and may be the newer one.
+    """
     flusher = _flusher_of(target)
     if flusher is not None:
-        flusher.saved(commit)
+        flusher.saved(commit, replaces=replaces)
 
 
 _ways: dict[str, Way] = {}  # By address, as these are.

@@ -350,7 +350,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
         made = self._parts.commit([part for part, _ in carried], encode(tree))
         self._parts = None
         target, _ = self._target_and_step()
-        staged.saved(target, Commit(*made))
+        staged.saved(target, Commit(*made), replaces=self._overwrite)
 
 
 def _plain(planner_data: object) -> object:
