@@ -167,6 +167,7 @@ def test_hugging_face_goes_on_with_the_very_next_sample_or_says_why_not(
     class State:
         global_step: int = 0
         max_steps: int = 100
+        num_train_epochs: int = 10
         epoch: float = 0.0
         is_world_process_zero: bool = True
         num_input_tokens_seen: int = 0

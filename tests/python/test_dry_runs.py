@@ -235,16 +235,28 @@ def test_a_dry_run_refuses_what_copies_refuse(
     assert ckpt.latest(other).step == 1  # type: ignore[union-attr]
 
 
-def test_a_step_that_was_saved_again_would_be_copied_again(steps: Path, tmp_path: Path) -> None:
+def test_a_step_that_was_saved_again_would_be_refused(steps: Path, tmp_path: Path) -> None:
     away = tmp_path / "away"
     told("checkpoint", "push", steps, away)
     ckpt.remove(steps, 2)
     ckpt.save(steps, 2, {"w": np.arange(7.0)})
     before = everything(tmp_path)
 
-    dry = told("checkpoint", "push", steps, away, "--dry-run")["copied"]
+    dry, real = both("checkpoint", "push", steps, away)
 
     assert everything(tmp_path) == before
+    assert dry.returncode == real.returncode == 4 and "another save of step 2" in dry.stderr
+
+
+def test_a_step_that_the_run_has_given_up_would_be_replaced(steps: Path, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    told("checkpoint", "push", steps, away)
+    state = {"w": np.arange(100.0)}
+    ckpt.load(steps, state, step=1, resume=True)
+    ckpt.save(steps, 2, state)
+
+    dry = told("checkpoint", "push", steps, away, "--dry-run")["copied"]
+
     assert dry == told("checkpoint", "push", steps, away)["copied"] and len(dry) == 1
 
 

@@ -291,7 +291,9 @@ def _pushed(backup: Backup, dry_run: bool) -> list[ckpt.Commit]:
     copied = []
     for commit in backup.lacking()[0]:
         try:
-            copied.append(commit if dry_run and not commit.damage else backup.bring(commit))
+            if dry_run:
+                backup.check(commit)
+            copied.append(commit if dry_run else backup.bring(commit))
         except OF_A_STEP as error:
             if commit in backup.here():
                 failures.append(error)

@@ -86,10 +86,7 @@ class Backup:
                 run has not given up.
             FileNotFoundError: it is not here any more.
         """
-        if commit.damage:
-            raise CorruptionError(
-                f"step {commit.step} of {self.source} is damaged, and not copied: {commit.damage}"
-            )
+        self._require_undamaged(commit)
         rival = self._rival(commit) if replaces else ""
         is_of_run = self.is_of_run or bool(self._there)
         try:
@@ -103,14 +100,18 @@ class Backup:
                 is_of_run,
             )
         except FileExistsError as error:
-            raise FileExistsError(
-                errno.EEXIST,
-                f"{self.target} has another save of step {commit.step} than {self.source}: remove "
-                "that step there, or give this run an address of its own",
-            ) from error
+            raise self._is_taken(commit) from error
         made = Commit(*copied)
         self._there.add(made)
         return made
+
+    def check(self, commit: Commit) -> None:
+        """Raise as `bring` would, as far as that can be seen without a copy."""
+        self._require_undamaged(commit)
+        if any(
+            each.step == commit.step and each.attempt != commit.attempt for each in self._counted()
+        ):
+            raise self._is_taken(commit)
 
     def is_whole(self, commit: Commit, *, reads: bool) -> bool:
         """Whether the target has this save, whole as far as this looks."""
@@ -119,6 +120,19 @@ class Backup:
         except OF_A_STEP:
             return False
         return Commit(*reader.commit) == commit and (not reads or reader.is_whole())
+
+    def _require_undamaged(self, commit: Commit) -> None:
+        if commit.damage:
+            raise CorruptionError(
+                f"step {commit.step} of {self.source} is damaged, and not copied: {commit.damage}"
+            )
+
+    def _is_taken(self, commit: Commit) -> FileExistsError:
+        return FileExistsError(
+            errno.EEXIST,
+            f"{self.target} has another save of step {commit.step} than {self.source}: remove "
+            "that step there, or give this run an address of its own",
+        )
 
     def _has(self, commit: Commit, numbers: set[int]) -> bool:
         if commit.step not in numbers:
