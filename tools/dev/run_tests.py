@@ -46,6 +46,7 @@ SKIPPED = 77
 UNSTEADY = ROOT / "tests" / "unsteady.md"
 RDMA_S = "1500"  # Emulated: six minutes of a quiet machine, more of a busy one.
 SLOWEST = 10
+DISK_BYTES = 45 << 30  # For builds and tests from an empty clone; see docs/internals/testing.md.
 # Landings use the same draws each time; campaigns look for others.
 SEED = "1"
 # Sanitized tests compute more than others, which run two for each processor: with as many of them,
@@ -482,6 +483,8 @@ def main() -> int:
     # The project's programs and Python first, for tests that start them.
     os.environ["PATH"] = f"{BIN}:{os.environ['PATH']}"
     start = time.monotonic()
+    if (free := shutil.disk_usage(ROOT).free) < DISK_BYTES:
+        print(f"{free >> 30} GiB of disk are free; a whole run needs {DISK_BYTES >> 30} at first")
     results = run_wanted(arguments)
     total = results.total
     found = unsteady.judge(total, UNSTEADY) if arguments.landing else []
