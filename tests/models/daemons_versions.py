@@ -24,7 +24,7 @@ TAG = st.sampled_from(["best", "old", "1.1"])
 SIZE = st.sampled_from(["small", "medium"])
 # What an earlier publication of the version has left: nothing, its files, or other files.
 LEFT = st.sampled_from(["nothing", "nothing", "same", "other"])
-# What is published again as a version that is there.
+# The content of a publication that repeats a version.
 AGAIN = st.sampled_from(["same", "same", "other"])
 
 

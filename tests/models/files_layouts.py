@@ -1,7 +1,7 @@
 """Tables spread over a folder as Hugging Face's hub lays them out, with other things beside them.
 
-Each row is in one file. What is packed without a word is all of the split that was asked for; a
-folder in which something may be data, and is not packed, is refused by its name.
+Each row is in one file. A pack that succeeds has the whole split that was asked for; a folder
+in which something may be data, and is not packed, is refused by its name.
 """
 
 import json
@@ -37,7 +37,7 @@ HARMLESS = (
     *("README.md", "figure.png", ".gitattributes", "train.py", "data/README.md", "data/LICENSE"),
     *("train/dataset_info.json", "train/SHA256SUMS", "data/train/README.md", ".git/a"),
 )
-# What is data, or may be, wherever the files of the split are.
+# Files that are data, or may be, wherever the files of the split are.
 LOST = (
     *("data/1.png", "data/1.wav", "data/more/1.jsonl", "data/train.jsonl.zst", "train.json"),
     *("train.parquet.xz", "train.JSONL", "more.jsonl", "data/more.csv", "train.zip"),

@@ -306,7 +306,7 @@ class InPlace(RuleBasedStateMachine):
 
     @rule(of=sources, at=which, number=number)
     def compare_with_source(self, of: Source, at: int, number: int) -> None:
-        """What was packed is as its source, until records are gone."""
+        """A packed folder is equal to its source, until records are gone."""
         shard = of.shards[at % len(of.shards)]
         named(f"verify --source, {of.kind}", check_verified, of, shard, number, self._folder())
 

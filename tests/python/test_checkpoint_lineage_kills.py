@@ -5,18 +5,14 @@ answer is lost. In folders: tests/crash/test_checkpoint_kill.py.
 """
 
 import itertools
-import multiprocessing
-import os
-import signal
-import threading
 from collections import Counter
-from typing import Any
 
 import pytest
 
 import copying
 import ffrecord.checkpoint as ckpt
 from going_back import Runs, save, value
+from killed_at_requests import names_of_store, run_and_kill
 from object_store import Store
 
 
@@ -43,41 +39,14 @@ def _line_of(run: str, old: dict[int, str]) -> str:
 def test_going_back_and_killed_at_any_request_leaves_the_old_line_or_the_new(
     runs: Runs, store: Store, when: str
 ) -> None:
-    names = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
+    names = names_of_store()
     outcomes: Counter[str] = Counter()
     for at in itertools.count(1):
         run = runs(f"run-{at}")
         old = {step: save(run, step).attempt for step in (1, 2, 3)}
-        arguments = (names | {"no_proxy": "*"}, run)
-        context = multiprocessing.get_context("forkserver")
-        victim = context.Process(target=copying.go_back, args=arguments)
-        started = threading.Event()
-
-        def kill(victim: Any = victim, started: threading.Event = started) -> None:  # noqa: ANN401
-            assert started.wait(60)
-            os.kill(victim.pid, signal.SIGKILL)
-
-        def door(number: int, method: str, path: str, at: int = at, kill: Any = kill) -> str:  # noqa: ANN401
-            if when == "lost":
-                return "lose" if number == at else "serve"
-            if when == "before" and number == at:
-                kill()
-            return "hang up" if when == "before" and number >= at else "serve"
-
-        def after(number: int, request: str, at: int = at, kill: Any = kill) -> None:  # noqa: ANN401
-            if when == "after" and number == at:
-                kill()
-
-        store.set_door(door, after)
-        victim.start()
-        started.set()
-        victim.join()
-        was_reached = len(store.seen) >= at
-        store.serve_all()
+        was_reached = run_and_kill(store, when, at, copying.go_back, names, run)
         outcomes[_line_of(run, old)] += was_reached
-        if when == "lost":
-            assert victim.exitcode == 0, f"the answer to request {at} was lost"
-            assert _line_of(run, old) == "new"
+        assert when != "lost" or _line_of(run, old) == "new"
         assert value(run, 1) == 1
         save(run, 2, 21)
         assert _line_of(run, old) == "new"

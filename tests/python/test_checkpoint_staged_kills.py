@@ -1,24 +1,22 @@
 """Goal: a process that is killed while it flushes leaves whole steps, and the next copies the rest.
 
 Method: it is killed at each request to a store, before or after the store has served it, or the
-answer is lost; and by strace at each call that changes a folder. What is left is flushed again.
+answer is lost; and by strace at each call that changes a folder. Then another process
+flushes what is lacking.
 """
 
 import itertools
-import multiprocessing
 import os
-import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import ffrecord.checkpoint as ckpt
 import staging
+from killed_at_requests import names_of_store, run_and_kill
 from object_store import Store
 from saved_at_a_store import keys_of, state
 from thread_ranks import same
@@ -48,43 +46,16 @@ def _finish(target: ckpt.Staged, far: str, commits: list[ckpt.Commit]) -> None:
 @pytest.mark.parametrize("when", ["before", "after", "lost"])
 def test_killed_at_any_request(store: Store, tmp_path: Path, when: str) -> None:
     store.serve_all()
-    names = {name: os.environ[name] for name in os.environ if name.startswith("AWS_")}
-    names["no_proxy"] = "*"
+    names = names_of_store()
     commits = [ckpt.save(tmp_path, step, state(step)) for step in _STEPS]
     outcomes: Counter[int] = Counter()
     for at in itertools.count(1):
         far = f"s3://bucket/staged/{when}-{at}"
         target = ckpt.stage(tmp_path, far)
-        context = multiprocessing.get_context("forkserver")
-        victim = context.Process(target=staging.flush, args=(names, target.address))
-        started = threading.Event()
-
-        def kill(victim: Any = victim, started: threading.Event = started) -> None:  # noqa: ANN401
-            assert started.wait(60)
-            os.kill(victim.pid, signal.SIGKILL)
-
-        def door(number: int, method: str, path: str, at: int = at, kill: Any = kill) -> str:  # noqa: ANN401
-            if when == "lost":
-                return "lose" if number == at else "serve"
-            if when == "before" and number == at:
-                kill()
-            return "hang up" if when == "before" and number >= at else "serve"
-
-        def after(number: int, request: str, at: int = at, kill: Any = kill) -> None:  # noqa: ANN401
-            if when == "after" and number == at:
-                kill()
-
-        store.set_door(door, after)
-        victim.start()
-        started.set()
-        victim.join()
-        was_reached = len(store.seen) >= at
-        store.serve_all()
+        was_reached = run_and_kill(store, when, at, staging.flush, names, target.address)
         count = _check(far, commits)
         outcomes[count] += was_reached
-        if when == "lost":
-            assert victim.exitcode == 0, f"the answer to request {at} was lost"
-            assert count == len(_STEPS)
+        assert when != "lost" or count == len(_STEPS)
         _finish(target, far, commits)
         attempts = {key.split("/")[2] for key in keys_of(far)}
         assert len(attempts) == 2 * len(_STEPS), attempts  # A root and a folder of each.

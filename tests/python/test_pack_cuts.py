@@ -54,7 +54,7 @@ def test_parts_of_any_size_make_the_whole(kind: str, size_bytes: int, tmp_path: 
 
 @KINDS
 def test_any_number_of_workers_makes_the_same_files(kind: str, tmp_path: Path) -> None:
-    """Who takes which part does not depend on the kind: two kinds are packed by five."""
+    """The kind has no part in which worker takes which part: five workers pack two kinds."""
     maker, options, is_cut = cuttable.KINDS[kind]
     path = maker(tmp_path)
     size_bytes = path.stat().st_size // 12

@@ -174,7 +174,7 @@ def address_of(name: str, path: Path) -> str:
 
 
 def packed(source: object, made: Made, folder: Path, workers: int = 1) -> Path:
-    """What was made, and is at `source`, in about PARTS_MAX parts: each costs requests."""
+    """The packed source, in about PARTS_MAX parts, each of which costs requests."""
     path, options = made
     files = [path] if path.is_file() else [each for each in path.rglob("*") if each.is_file()]
     size_bytes = sum(each.stat().st_size for each in files)
