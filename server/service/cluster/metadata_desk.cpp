@@ -255,25 +255,25 @@ void MetadataDesk::WorkOnHistory(const net::MetadataHistory& request, Done<std::
 void MetadataDesk::BeginHistory(const net::MetadataHistory& request, Done<std::string> done) {
   using Action = net::MetadataHistory::Action;
   const TimePoint deadline = Clock::now() + kRebuildPatience;
-  const bool confirms = request.action == Action::kConfirm;
-  // It looks at the store now: that may have been emptied or put back a moment ago.
-  if (!confirms) machines_.node().Doubt();
   machines_.enrolment().LookNow();
+  if (request.action == Action::kConfirm)
+    return ConfirmOnceShown({request.incarnation, 0, deadline}, std::move(done));
+  // It looks at the store now: that may have been emptied or put back a moment ago.
+  machines_.node().Doubt();
   if (request.action == Action::kRebuild) may_found_until_ = Clock::now() + kPatience;
-  // Once it takes part, as it soon does after a backup was put back; and for comparing, once the
-  // others have had the time to.
-  const auto may_begin = [this, confirms] {
-    return machines_.is_enrolled() && view().mirror.was_listed() &&
-           view().continuity.is_checked() && (confirms || AllMembersLive());
-  };
-  machines_.waiters().Add(
-      may_begin, std::min(deadline, Clock::now() + kPatience),
-      [this, request, confirms, deadline, done = std::move(done)](const Result<void>&) {
-        may_found_until_ = {};
-        if (!machines_.is_enrolled()) return done(machines_.NotTakingPart());
-        if (confirms) return ConfirmHistory(request.incarnation, deadline, done);
-        BeginRebuild(request, deadline, done);
-      });
+  // Once the others have had the time to take part as well.
+  machines_.waiters().Add([this] { return ShowsMetadata() && AllMembersLive(); },
+                          std::min(deadline, Clock::now() + kPatience),
+                          [this, request, deadline, done = std::move(done)](const Result<void>&) {
+                            may_found_until_ = {};
+                            if (!machines_.is_enrolled()) return done(machines_.NotTakingPart());
+                            BeginRebuild(request, deadline, done);
+                          });
+}
+
+// This node takes part, as it soon does after a backup was put back.
+bool MetadataDesk::ShowsMetadata() const {
+  return machines_.is_enrolled() && view().mirror.was_listed() && view().continuity.is_checked();
 }
 
 // Those that an operator has counted out, or that drain, are not waited for.
@@ -312,9 +312,26 @@ void MetadataDesk::AnswerRebuilt() {
   }
 }
 
-// Only what the operator has looked at: the record may be another by now.
-void MetadataDesk::ConfirmHistory(std::uint64_t incarnation, TimePoint deadline,
-                                  Done<std::string> done) {
+void MetadataDesk::ConfirmOnceShown(const Confirmation& confirmation, Done<std::string> done) {
+  const auto shows_it = [this, compared = confirmation.compared] {
+    if (!ShowsMetadata()) return false;
+    const MetaStore::KeyValue* const key = view().mirror.Find(cluster::kHistoryKey);
+    return key == nullptr || key->mod_revision != compared;
+  };
+  machines_.waiters().Add(
+      shows_it, std::min(confirmation.deadline, Clock::now() + kPatience),
+      [this, confirmation, done = std::move(done)](const Result<void>& shown) {
+        if (shown) return ConfirmHistory(confirmation, done);
+        if (shown.error().code != ErrorCode::kDeadlineExceeded) return done(shown.error());
+        if (!machines_.is_enrolled()) return done(machines_.NotTakingPart());
+        done(Error{ErrorCode::kUnavailable,
+                   "this node does not show the newest history of the metadata yet; try again"});
+      });
+}
+
+// Only the incarnation that the operator has looked at: the record may be of another by now.
+void MetadataDesk::ConfirmHistory(const Confirmation& confirmation, Done<std::string> done) {
+  const std::uint64_t incarnation = confirmation.incarnation;
   const MetaStore::KeyValue* const key = view().mirror.Find(cluster::kHistoryKey);
   auto record =
       key == nullptr ? Result<HistoryRecord>(HistoryRecord()) : HistoryRecord::Decode(key->value);
@@ -327,23 +344,30 @@ void MetadataDesk::ConfirmHistory(std::uint64_t incarnation, TimePoint deadline,
   MetaStore::Commit commit;
   commit.compares.push_back({key->key, key->mod_revision});
   commit.puts.push_back({key->key, record.value().Encode()});
-  store_.TryCommit(
-      std::move(commit), deadline,
-      [this, inbox = machines_.inbox(), node = view().node, incarnation, deadline,
-       done](const Result<MetaStore::Outcome>& outcome) {
-        if (!outcome) return done(outcome.error());
-        using Fate = MetaStore::Outcome::Fate;
-        if (outcome.value().fate == Fate::kUnknown) return done(Unanswered("the confirmation"));
-        if (outcome.value().fate == Fate::kLost)
-          return done(
-              Error{ErrorCode::kUnavailable, "the metadata has changed meanwhile; try again"});
-        spdlog::warn("event=metadata_confirmed node={} incarnation={}", node, Hex(incarnation));
-        const std::uint64_t revision = outcome.value().revision;
-        const bool is_posted = inbox->Post(
-            [this, revision, deadline, done] { AwaitConfirmed(revision, deadline, done); });
-        // The daemon stops, and shows it no more.
-        if (!is_posted) done(std::string("{\"confirmed\": true}"));
-      });
+  const Confirmation next{incarnation, key->mod_revision, confirmation.deadline};
+  store_.TryCommit(std::move(commit), confirmation.deadline,
+                   [this, inbox = machines_.inbox(), node = view().node, next,
+                    done](const Result<MetaStore::Outcome>& outcome) {
+                     if (!outcome) return done(outcome.error());
+                     using Fate = MetaStore::Outcome::Fate;
+                     if (outcome.value().fate == Fate::kUnknown)
+                       return done(Unanswered("the confirmation"));
+                     const bool is_committed = outcome.value().fate == Fate::kCommitted;
+                     if (is_committed)
+                       spdlog::warn("event=metadata_confirmed node={} incarnation={}", node,
+                                    Hex(next.incarnation));
+                     const bool is_posted = inbox->Post(
+                         [this, is_committed, revision = outcome.value().revision, next, done] {
+                           // Each node that begins to lead writes that into the record, and no
+                           // incarnation.
+                           if (!is_committed) return ConfirmOnceShown(next, done);
+                           AwaitConfirmed(revision, next.deadline, done);
+                         });
+                     if (is_posted) return;
+                     // The daemon stops, and shows it no more.
+                     if (is_committed) return done(std::string("{\"confirmed\": true}"));
+                     done(NodeMachines::Stopped());
+                   });
 }
 
 void MetadataDesk::AwaitConfirmed(std::uint64_t revision, TimePoint deadline,

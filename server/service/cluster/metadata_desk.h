@@ -51,6 +51,13 @@ class MetadataDesk {
   void GiveUp();
 
  private:
+  // One incarnation is to be confirmed.
+  struct Confirmation {
+    std::uint64_t incarnation = 0;
+    std::uint64_t compared = 0;  // Revision of a record that was there, and has changed since.
+    TimePoint deadline;
+  };
+
   void PutInto(const MetaStore::Page& first, const net::MetadataPut& request, Done<void> done);
   void CommitPage(std::uint64_t restore_revision, std::uint64_t revision,
                   const net::MetadataPut& request, Done<void> done);
@@ -60,10 +67,13 @@ class MetadataDesk {
   void BeginAnew();
   MetaStore::Commit FoundingKeys(std::uint64_t restored, std::uint64_t revision) const;
   void BeginHistory(const net::MetadataHistory& request, Done<std::string> done);
+  bool ShowsMetadata() const;
   bool AllMembersLive() const;
   void BeginRebuild(const net::MetadataHistory& request, TimePoint deadline,
                     Done<std::string> done);
-  void ConfirmHistory(std::uint64_t incarnation, TimePoint deadline, Done<std::string> done);
+  // Once this node shows a record of the history that is not of revision `compared`.
+  void ConfirmOnceShown(const Confirmation& confirmation, Done<std::string> done);
+  void ConfirmHistory(const Confirmation& confirmation, Done<std::string> done);
   void AwaitConfirmed(std::uint64_t revision, TimePoint deadline, Done<std::string> done);
   const cluster::View& view() const { return machines_.view(); }
 

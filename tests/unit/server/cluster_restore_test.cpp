@@ -93,11 +93,7 @@ class ClusterRestoreTest : public test::DaemonCluster {
       confirm.incarnation = confirm.incarnation << 8 | std::to_integer<std::uint64_t>(byte);
     const auto other = Work({Action::kConfirm, false, confirm.incarnation + 1});
     EXPECT_FALSE(other);
-    Result<std::string> confirmed = Error{};
-    (void)Eventually([&] {  // Nodes may write to the history meanwhile: the answer says so.
-      confirmed = Work(confirm);
-      return confirmed || confirmed.error().code != ErrorCode::kUnavailable;
-    });
+    const auto confirmed = Work(confirm);
     EXPECT_TRUE(confirmed) << confirmed.error().message;
   }
   void ExpectReadable(const std::string& name, const DatasetManifest& manifest,

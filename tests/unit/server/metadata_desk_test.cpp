@@ -32,9 +32,18 @@ class MetadataDeskTest : public testing::Test {
     rooms_.RunFor(2s);
     ASSERT_TRUE(rooms_.machines().view().mirror.was_listed()) << rooms_.machines().Trouble();
   }
-  std::uint64_t Incarnation() const {
+  cluster::HistoryRecord History() const {
     const auto key = rooms_.Get(cluster::kHistoryKey);
-    return key ? cluster::HistoryRecord::Decode(key->value).value().incarnation : 0;
+    return key ? cluster::HistoryRecord::Decode(key->value).value() : cluster::HistoryRecord();
+  }
+  // The history as it is in the store, and shown by the node: nobody has confirmed it.
+  cluster::HistoryRecord Unconfirmed() {
+    cluster::HistoryRecord record = History();
+    record.Confirm(rooms_.Get(cluster::kHistoryKey)->mod_revision);  // Fixes its newest term.
+    record.is_confirmed = false;
+    rooms_.Put(cluster::kHistoryKey, record.Encode());
+    rooms_.RunFor(1s);
+    return record;
   }
   template <class T>
   auto Done() {
@@ -42,6 +51,10 @@ class MetadataDeskTest : public testing::Test {
       ++answered_;
       error_ = result ? std::nullopt : std::optional(result.error());
     };
+  }
+  void Confirm(std::uint64_t incarnation) {
+    rooms_.metadata().WorkOnHistory({Action::kConfirm, false, incarnation}, Done<std::string>());
+    rooms_.RunFor(1s);
   }
   void ExpectRefused(ErrorCode code, const std::string& why) {
     ASSERT_EQ(answered_, 1);
@@ -104,11 +117,56 @@ TEST_F(MetadataDeskTest, ABackupWithoutItsClusterIsRefusedAtItsLastPage) {
   ExpectRefused(ErrorCode::kInvalidArgument, "does not say of which cluster it is");
 }
 
+TEST_F(MetadataDeskTest, ALeaderThatBeginsMeanwhileIsNoReasonNotToConfirm) {
+  Join();
+  cluster::HistoryRecord record = Unconfirmed();
+  rooms_.way().HoldCommits();
+  Confirm(record.incarnation);
+  record.AddTerm(77, rooms_.Get(cluster::kHistoryKey)->mod_revision);
+  rooms_.way().HoldNews();
+  rooms_.Put(cluster::kHistoryKey, record.Encode());
+  rooms_.way().ReleaseCommits();
+  rooms_.RunFor(1s);
+  EXPECT_EQ(answered_, 0);  // The node does not know the record that it is to confirm.
+  rooms_.way().ReleaseNews();
+  rooms_.RunFor(1s);
+  EXPECT_EQ(answered_, 1);
+  EXPECT_FALSE(error_) << error_->message;
+  const auto confirmed = History();
+  EXPECT_TRUE(confirmed.is_confirmed);
+  EXPECT_EQ(confirmed.terms.back().token, 77U);
+}
+
+TEST_F(MetadataDeskTest, AnIncarnationThatBeginsMeanwhileIsNotConfirmed) {
+  Join();
+  cluster::HistoryRecord record = Unconfirmed();
+  rooms_.way().HoldCommits();
+  Confirm(record.incarnation);
+  record.AddAncestors({&record.incarnation, 1});
+  ++record.incarnation;
+  rooms_.Put(cluster::kHistoryKey, record.Encode());
+  rooms_.way().ReleaseCommits();
+  rooms_.RunFor(1s);
+  ExpectRefused(ErrorCode::kConflict, "compare it again");
+  EXPECT_FALSE(History().is_confirmed);
+}
+
+TEST_F(MetadataDeskTest, ANodeThatDoesNotSeeTheStoreConfirmsNothing) {
+  Join();
+  const cluster::HistoryRecord record = Unconfirmed();
+  rooms_.way().Cut();
+  rooms_.machines().node().Doubt();
+  Confirm(record.incarnation);
+  rooms_.RunFor(20s);
+  ExpectRefused(ErrorCode::kUnavailable, "does not show the newest history");
+  rooms_.way().Mend();
+  rooms_.RunFor(10s);
+  EXPECT_FALSE(History().is_confirmed);
+}
+
 TEST_F(MetadataDeskTest, AnotherIncarnationThanTheOneLookedAtIsNotConfirmed) {
   Join();
-  rooms_.metadata().WorkOnHistory({Action::kConfirm, false, Incarnation() + 1},
-                                  Done<std::string>());
-  rooms_.RunFor(1s);
+  Confirm(History().incarnation + 1);
   ExpectRefused(ErrorCode::kConflict, "compare it again");
 }
 
