@@ -121,7 +121,13 @@ bool IsExtension(std::string_view extension, std::string_view column) {
   });
 }
 
-bool IsLabel(std::string_view name) { return name.ends_with(".cls"); }
+// All after the first dot of the last part of a name.
+std::string_view ExtensionOf(std::string_view name) {
+  const std::string_view base = BaseOf(name);
+  return base.substr(std::min(base.find('.'), base.size() - 1) + 1);
+}
+
+bool IsLabel(std::string_view name) { return IsExtension(ExtensionOf(name), "cls"); }
 
 std::optional<std::int64_t> LabelOf(std::string_view text) {
   constexpr std::string_view kSpace = " \t\n\r\v\f";
@@ -330,8 +336,7 @@ Result<void> FormedRecords::AddMember(const Member& member, Fields& fields) cons
     return Set(payload_, member.content, fields);
   }
   if (fields.name.empty()) fields.name = KeyOf(member.name);
-  const std::string_view base = BaseOf(member.name);
-  const std::string_view extension = base.substr(std::min(base.find('.'), base.size() - 1) + 1);
+  const std::string_view extension = ExtensionOf(member.name);
   const auto& columns = schema_.columns();
   for (std::size_t i = 0; i < columns.size(); ++i)
     if (IsExtension(extension, columns[i].name) && valid_of_[i] == kNone)

@@ -117,3 +117,50 @@ def test_keys_of_maps_have_the_type_that_they_have_in_another_task(tmp_path: Pat
     ]
     sink.on_write_complete(SimpleNamespace(write_returns=found))
     assert ffrecord.read_table(tmp_path / "out")["m"].to_pylist() == [[], [("a", 1)]]
+
+
+def _of(value: Any, *, nullable: bool) -> pa.Table:  # noqa: ANN401 - of Arrow
+    """A row with columns that may have nulls, or not, at every depth."""
+
+    def inner(kind: pa.DataType) -> pa.Field:
+        return pa.field("item", kind, nullable)
+
+    fields = [
+        pa.field("x", pa.int64(), nullable),
+        pa.field("l", pa.list_(inner(pa.string())), nullable),
+        pa.field("s", pa.struct([inner(pa.list_(inner(pa.int32())))]), nullable),
+    ]
+    row = {"x": value, "l": value and [str(value)], "s": {"item": value and [value]}}
+    return pa.Table.from_pylist([row], pa.schema(fields))
+
+
+def test_tasks_may_differ_in_where_nulls_can_be(tmp_path: Path) -> None:
+    """As when some of the files that Ray read say `required` of a column."""
+    sink = ffrecord.ray.RecordSink(tmp_path / "out", key=None, compress="zstd")
+    sink.on_write_start()
+    tables = [
+        _of(1, nullable=False),
+        _of(2, nullable=True),
+        _of(3, nullable=False),
+        _of(None, nullable=True),
+    ]
+    found = [
+        sink.write([each], SimpleNamespace(task_idx=number)) for number, each in enumerate(tables)
+    ]
+    sink.on_write_complete(SimpleNamespace(write_returns=found))
+
+    nullable = tables[1].schema
+    wanted = pa.concat_tables([each.cast(nullable) for each in tables])
+    assert ffrecord.read_table(tmp_path / "out").equals(wanted)
+    assert ffrecord.read_table(tmp_path / "out").schema.equals(nullable)
+
+
+def test_columns_that_no_task_lets_be_null_stay_so(tmp_path: Path) -> None:
+    sink = ffrecord.ray.RecordSink(tmp_path / "out")
+    sink.on_write_start()
+    tables = [_of(number, nullable=False) for number in (1, 2)]
+    found = [
+        sink.write([each], SimpleNamespace(task_idx=number)) for number, each in enumerate(tables)
+    ]
+    sink.on_write_complete(SimpleNamespace(write_returns=found))
+    assert ffrecord.read_table(tmp_path / "out").equals(pa.concat_tables(tables))

@@ -253,7 +253,7 @@ def write_apart(source: Path, path: Path, number: int) -> bool:
     chosen = several[number % len(several)]
     own = samples[chosen]
     # A label without a file is another error.
-    labels = [place for place, (each, _) in enumerate(own) if each.name.endswith(".cls")]
+    labels = [place for place, (each, _) in enumerate(own) if each.name.partition(".")[2] == "cls"]
     taken_out = own.pop(labels[0] if labels else number % len(own))
     order = [pair for each in samples.values() for pair in each]
     order.insert(0 if chosen == list(samples)[-1] else len(order), taken_out)
@@ -272,10 +272,11 @@ def _write_samples(path: Path, columns: Fields, count: int, chance: random.Rando
     rows, files = [], []
     for number in range(count):
         name = _name(path, number, chance)
-        lacks = set() if number == 0 else {each for each in "ltj" if chance.random() < 0.3}
-        if {"t", "j"} <= lacks:
-            lacks.remove(chance.choice("tj"))
-        row: dict[str, Any] = {"label": None, "name": name, "jpg": None, "txt": None}
+        lacks = set() if number == 0 else {each for each in "ltjs" if chance.random() < 0.3}
+        if {"t", "j", "s"} <= lacks:
+            lacks.remove(chance.choice("tjs"))
+        row: dict[str, Any] = dict.fromkeys(("label", "name", "jpg", "txt", "seg.cls"))
+        row["name"] = name
         group = []
         if "l" not in lacks:
             row["label"] = chance.choice((0, -5, 2**63 - 1))
@@ -288,6 +289,9 @@ def _write_samples(path: Path, columns: Fields, count: int, chance: random.Rando
             group.insert(chance.randrange(len(group) + 1), (f"{name}.TXT", row["txt"].encode()))
         if number == 0:
             group.sort(key=lambda each: each[0].endswith("TXT"))
+        if "s" not in lacks:  # No label.
+            row["seg.cls"] = chance.choice(KINDS["bytes"].values)
+            group.append((f"{name}.seg.cls", row["seg.cls"]))
         rows.append(row)
         files.append(group)
     return Shard(path, rows, _write_tar(path, files, chance))
@@ -353,7 +357,13 @@ KINDS_IN_PLACE = {
     "samples": KindInPlace(
         ".tar",
         _write_samples,
-        (Fields(("label=i64?", "name=utf8", "jpg=bytes?", "txt=utf8?"), False, "name"),),
+        (
+            Fields(
+                ("label=i64?", "name=utf8", "jpg=bytes?", "txt=utf8?", "seg.cls=bytes?"),
+                False,
+                "name",
+            ),
+        ),
     ),
     "files": KindInPlace(
         ".tar", _write_files, (Fields(("name=utf8", "payload=bytes"), False, "name"),)

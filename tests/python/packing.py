@@ -100,7 +100,11 @@ def _command(*arguments: str | Path) -> list[str]:
 def begun(*arguments: str | Path) -> "subprocess.Popen[bytes]":
     """A packing in a group of processes of its own."""
     return subprocess.Popen(
-        _command(*arguments), start_new_session=True, cwd=FUNCTIONS, stderr=subprocess.PIPE
+        _command(*arguments),
+        start_new_session=True,
+        cwd=FUNCTIONS,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
 
 

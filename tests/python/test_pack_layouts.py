@@ -67,6 +67,7 @@ def test_the_files_of_a_split_are_packed_in_their_order(layout: str, tmp_path: P
 @pytest.mark.parametrize("end", ["", "/", "//"])
 def test_a_repository_may_have_other_files_and_folders(end: str, tmp_path: Path) -> None:
     names = ["train.jsonl", "figure.png", "test/0.jsonl", "data/readme.txt", ".cache/x"]
+    names += ["data/_SUCCESS", "data/_committed_123"]
     folder = written(tmp_path / "set", dict.fromkeys(names, ""))
     pack(open_source(f"{folder}{end}", SourceOptions(split="train")), tmp_path / "x.ffr")
     assert [row["name"] for row in records(tmp_path / "x.ffr")] == ["train.jsonl"] * 20
@@ -117,6 +118,14 @@ PARTIAL: dict[str, tuple[list[str], str]] = {
     ),
     "a folder in a split": (["train/0.jsonl", "train/deep/1.jsonl"], "deep is a folder"),
     "a folder in data": (["data/train.jsonl", "data/en/train.jsonl"], "en is a folder, in the one"),
+    "a folder in data with an underscore": (
+        ["data/train.jsonl", "data/_more/train.jsonl"],
+        "_more is a folder, in the one",
+    ),
+    "a file in data with an underscore": (
+        ["data/train.jsonl", "data/_more.txt"],
+        "_more.txt would be left out",
+    ),
     "pictures in a split": (["train/metadata.jsonl", "train/0001.png"], "0001.png would be left"),
     "pictures in a split of data": (
         ["data/train/metadata.jsonl", "data/train/0001.png"],

@@ -1,16 +1,11 @@
 """Goal: --shuffle puts all records of a packing in an order that only the seed decides.
 
-Method: sources of each kind are packed with and without it, by several workers, and by processes
-that are killed anywhere; every record, its key and the bytes of the files are compared.
-`FFRECORD_PACK_KILLS=1000` makes a campaign of the test of kills.
+Method: sources of each kind are packed with and without it, and by several workers; every record,
+its key and the bytes of the files are compared. test_pack_workers.py kills such runs.
 """
 
 import json
 import os
-import random
-import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +17,9 @@ from cli import ok, run
 from ffrecord._order.epoch_order import EpochOrder
 from ffrecord.errors import ConflictError
 from ffrecord.pack import open_source, pack
-from packing import PART, begun, contents, records, wait_for, write_classes
+from packing import PART, contents, records, write_classes
 
 pytestmark = pytest.mark.wrong_data
-
-_KILLS = int(os.environ.get("FFRECORD_PACK_KILLS", "6"))
 
 
 @pytest.fixture(scope="module")
@@ -91,47 +84,6 @@ def test_any_number_of_workers_gives_the_same_bytes(
     assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
     assert len(contents(tmp_path / "1")) > 3
     assert sorted(os.listdir(tmp_path)) == ["1", "2", "3"]
-
-
-def test_a_run_that_is_killed_again_and_again_gives_the_same_bytes(
-    files: Path, tmp_path: Path, seed: int
-) -> None:
-    arguments = ["--part-size", "20000B", "--map", "packing_functions:slow", "--shuffle", "11"]
-    pack(files, tmp_path / "whole", map="packing_functions:slow", part_size_bytes=PART, shuffle=11)
-    draws = random.Random(seed)
-    left, number = _KILLS, 0
-    while left > 0:
-        number += 1
-        place = tmp_path / f"x{number}"
-        while left > 0:
-            process = begun(files, place, *arguments, "--workers", str(draws.choice((1, 2))))
-            wait_for(_are_done(place, _done(place) + draws.randrange(4)), process)
-            time.sleep(draws.random() * 0.1)  # Anywhere in a unit.
-            if process.poll() is None:
-                left -= 1
-                os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-            for lease in tmp_path.glob(".*.packing/*/leases/*"):
-                os.utime(lease, (0, 0))  # As if a minute had passed.
-            if process.returncode == 0:
-                break
-        process = begun(files, place, *arguments)
-        assert process.communicate()[1] == b""
-        assert process.returncode == 0
-        assert contents(place) == contents(tmp_path / "whole")
-        assert {*os.listdir(tmp_path)} == {"whole", *(f"x{i + 1}" for i in range(number))}
-
-
-def _are_done(place: Path, units: int) -> Iterator[bool]:
-    while True:
-        yield _done(place) >= units
-
-
-def _done(place: Path) -> int:
-    """Units of both packings that are done."""
-    folders = place.parent.glob(f".{place.name}*.packing/*/done/*")
-    published = place.with_name(f".{place.name}.unshuffled")
-    return len(list(folders)) + len(list(published.glob("*.ffr")))
 
 
 def test_what_is_there_is_not_shuffled_again(files: Path, tmp_path: Path) -> None:

@@ -113,6 +113,28 @@ def test_a_sample_with_more_than_the_first_is_refused_unless_columns_are_named(
             assert len(records(tmp_path / "y.ffr")) == 1500
 
 
+@pytest.mark.parametrize("label", [True, False])
+def test_only_the_extension_cls_is_a_label(label: bool, tmp_path: Path) -> None:
+    """`.seg.cls` is what a library of segmentation calls its classes, not the label."""
+    files: dict[str, bytes] = {}
+    for i in range(5):
+        files |= {f"{i}.jpg": b"\xff\xd8%d" % i, f"{i}.seg.cls": b"of pixels %d" % i}
+        files |= {f"{i}.CLS": b"%d" % i} if label else {}
+    source = write_tar(tmp_path / "a.tar", files)
+    pack(source, tmp_path / "x.ffr")
+    ffrecord.index(source)
+    for place in (tmp_path / "x.ffr", source):
+        assert records(place) == [
+            {
+                **({"label": i} if label else {}),
+                "name": f"{i}",
+                "jpg": b"\xff\xd8%d" % i,
+                "seg.cls": b"of pixels %d" % i,
+            }
+            for i in range(5)
+        ]
+
+
 def test_a_shard_unlike_the_first_is_refused(tmp_path: Path) -> None:
     one = write_tar(tmp_path / "1.tar", captioned(0, 3))
     two = write_tar(tmp_path / "2.tar", {"a.jpg": b"x", "a.png": b"y"})

@@ -1,7 +1,7 @@
 """A folder that is packed by many, killed at any time, is the folder that one process packs.
 
 Method: folders of small files, in parts of a few; functions of packing_functions.py; processes that
-are killed at random moments (FFRECORD_TEST_SEED). Results are compared byte by byte.
+are killed at random moments (packing_kills.py). Results are compared byte by byte.
 """
 
 import json
@@ -10,7 +10,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,8 @@ from ffrecord.pack import (
     open_source,
     pack,
 )
-from packing import FUNCTIONS, PART, begun, contents, records, units_done, wait_for, write_classes
+from packing import FUNCTIONS, PART, begun, contents, records, write_classes
+from packing_kills import SCENES, kill_packings
 
 pytestmark = pytest.mark.wrong_data
 
@@ -112,29 +112,14 @@ def test_a_single_file_takes_a_function_too(files: Path, tmp_path: Path) -> None
         pack(files, tmp_path / "y.ffr", workers=2)
 
 
+@pytest.mark.parametrize("scene", ["files through a function", "files that are shuffled", "files"])
 def test_a_run_that_is_killed_again_and_again_gives_the_same_bytes(
-    files: Path, tmp_path: Path, seed: int
+    scene: str, tmp_path: Path, seed: int
 ) -> None:
-    arguments = ["--part-size", "20000B", "--map", "packing_functions:slow"]
-    pack(files, tmp_path / "whole", map="packing_functions:slow", part_size_bytes=PART)
-    draws = random.Random(seed)
-    done = 0
-    for _ in range(6):
-        process = begun(files, tmp_path / "x", *arguments, "--workers", str(draws.choice((1, 2))))
-        done += draws.randrange(3)
-        wait_for(units_done(tmp_path / "x", done), process)
-        time.sleep(draws.random() * 0.1)  # Anywhere in a unit.
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-        for lease in (tmp_path / ".x.packing").glob("*/leases/*"):
-            os.utime(lease, (0, 0))  # As if a minute had passed.
+    """`tests/crash/campaign --of packing` kills more of them, of other sources too."""
+    counts = kill_packings(SCENES[scene], tmp_path / "run", 6, random.Random(seed))
 
-    process = begun(files, tmp_path / "x", *arguments)
-    assert process.communicate()[1] == b""
-
-    assert process.returncode == 0
-    assert contents(tmp_path / "x") == contents(tmp_path / "whole")
-    assert sorted(os.listdir(tmp_path)) == ["whole", "x"]
+    assert counts.kills == 6
 
 
 def test_commands_that_run_beside_each_other_share_the_work(files: Path, tmp_path: Path) -> None:

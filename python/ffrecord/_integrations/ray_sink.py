@@ -14,7 +14,7 @@ from ffrecord._base.destination import destination_path
 from ffrecord._read.reader import open as open_records
 from ffrecord._tables.arrow_schema import KEY
 from ffrecord._tables.logical import LogicalSchema
-from ffrecord._tables.untyped import joint_schema, untyped
+from ffrecord._tables.untyped import joint_schema, untyped, with_nulls_of
 from ffrecord._write.new_folder import check_vacant, new_folder, part_name
 from ffrecord._write.tables import write_table
 
@@ -131,7 +131,7 @@ class RecordSink(ray.data.Datasink[list[_Written]]):  # type: ignore[misc, unuse
             joint_schema([_schema_of(other), _schema_of(own)])
             return
         with open_records(other) as one, open_records(own) as two:
-            LogicalSchema.of_all(
+            LogicalSchema.of_any(
                 [one.logical, two.logical], ("one task", "another task").__getitem__
             )
 
@@ -148,26 +148,33 @@ class RecordSink(ray.data.Datasink[list[_Written]]):  # type: ignore[misc, unuse
             if not written:  # Ray does not even begin to write a dataset without blocks.
                 raise ValueError(f"{self._path} is not made: the dataset has no rows")
             assert self._written is not None
-            for number, (name, _) in enumerate(written):
+            schemas = _schemas_together([each for _, each in written])
+            for number, (name, own) in enumerate(written):
                 part = self._parts / part_name(number, len(written))
-                if name.endswith(_ARROW):
-                    self._write_typed(self._written / name, part, [each for _, each in written])
-                else:
+                if (schema := schemas[own]) is None:
                     os.rename(self._written / name, part)
+                else:
+                    self._write_again(self._written / name, part, schema)
             open_records(self._parts).close()  # Whether they belong together.
 
-    def _write_typed(self, rows: Path, part: Path, schemas: list[bytes]) -> None:
+    def _write_again(self, rows: Path, part: Path, schema: "pa.Schema") -> None:
+        """Write the rows of a task with what the rows of others say of their columns."""
         import pyarrow as pa
 
-        read = [pa.ipc.read_schema(pa.py_buffer(each)) for each in schemas]
-        schema = joint_schema(read)
         if names := untyped(schema):
             raise ValueError(
                 f"{self._path} is not made: column {names[0]!r} has no value in any row; give it a"
                 " type, or drop it"
             )
-        with pa.memory_map(str(rows)) as file:
-            write_table(pa.ipc.open_file(file).read_all().cast(schema), part, **self._options)
+        if rows.suffix == _ARROW:
+            with pa.memory_map(str(rows)) as file:
+                write_table(pa.ipc.open_file(file).read_all().cast(schema), part, **self._options)
+            return
+        with open_records(rows) as reader:
+            tables = (batch.to_arrow().cast(schema) for batch in reader.batches())
+            batches = (each for table in tables for each in table.to_batches())
+            stream = pa.RecordBatchReader.from_batches(schema, batches)
+            write_table(stream, part, **self._options)
 
     def on_write_failed(self, error: Exception) -> None:
         """Remove the files."""
@@ -178,6 +185,21 @@ class RecordSink(ray.data.Datasink[list[_Written]]):  # type: ignore[misc, unuse
 def _task_of(name: str) -> tuple[int, str]:
     """The number of the task in the name of its file, by which files are in order."""
     return int(name.partition("-")[0]), name
+
+
+def _schemas_together(written: list[bytes]) -> dict[bytes, "pa.Schema | None"]:
+    """By schema of a task, the one to write its rows with again; None if they may stay."""
+    import pyarrow as pa
+
+    schemas = {each: pa.ipc.read_schema(pa.py_buffer(each)) for each in written}
+    if any(map(untyped, schemas.values())):
+        joint = joint_schema(list(schemas.values()))
+        typed = {each: joint if untyped(own) else own for each, own in schemas.items()}
+    else:
+        typed = schemas
+    others = list(dict.fromkeys(each.remove_metadata() for each in typed.values()))
+    wanted = {each: with_nulls_of(own, others) for each, own in typed.items()}
+    return {each: None if wanted[each] == own else wanted[each] for each, own in schemas.items()}
 
 
 def _schema_of(written: Path) -> "pa.Schema":

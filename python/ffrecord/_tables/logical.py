@@ -206,7 +206,10 @@ class LogicalSchema:
         """
         if len({part.stored for part in parts}) == 1:
             return LogicalSchema.of_all(parts, describe)
-        stored = joint(part.stored for part in parts)
+        try:
+            stored = joint(part.stored for part in parts)
+        except ValueError:
+            return LogicalSchema.of_all(parts, describe)  # Which says where they differ.
         return LogicalSchema.of_all([part._widened(stored) for part in parts], describe)
 
     def _widened(self, stored: tuple[Column, ...]) -> "LogicalSchema":

@@ -42,6 +42,18 @@ def joint_schema(schemas: Sequence["pa.Schema"]) -> "pa.Schema":
     return joint
 
 
+def with_nulls_of(schema: "pa.Schema", others: Sequence["pa.Schema"]) -> "pa.Schema":
+    """The schema, with room for nulls where one of the others has it; all have the same columns."""
+    fields = list(schema)
+    for other in others:
+        for place, (own, its) in enumerate(zip(fields, other, strict=True)):
+            kind = (
+                _joint(own.type, its.type) or own.type
+            )  # Spelled otherwise, such as large_string.
+            fields[place] = own.with_type(kind).with_nullable(own.nullable or its.nullable)
+    return pyarrow().schema(fields, schema.metadata)
+
+
 def _joint(one: "pa.DataType", other: "pa.DataType") -> "pa.DataType | None":
     """The type of values of both; None if they differ in more than parts without a type."""
     pa = pyarrow()

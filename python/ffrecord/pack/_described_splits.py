@@ -98,6 +98,6 @@ def _all_data(path: str) -> list[str]:
     found = []
     for parent, folders, names in _places.walk(path):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        own = [name for name in names if name[0] not in "._" and not is_about_data(name)]
+        own = [name for name in names if name[0] != "." and not is_about_data(name)]
         found += [os.path.relpath(os.path.join(parent, name), path) for name in own]
     return found

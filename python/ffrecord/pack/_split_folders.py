@@ -79,7 +79,7 @@ def _check_others(path: str, folder: str, split: str) -> None:
     is_of_split = os.path.basename(folder) == split
     is_root = folder == os.path.dirname(os.path.join(path, ""))
     for entry in () if is_root else _places.scan(folder):
-        if entry.name.startswith((".", "_")):
+        if entry.name.startswith("."):
             continue
         if entry.is_dir() and (is_of_split or entry.name.lower() not in _SPLITS):
             what = "one of a split" if is_of_split else "the one of data"

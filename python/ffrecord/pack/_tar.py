@@ -31,6 +31,8 @@ from ffrecord.pack._tar_rows import TarRows
 
 __all__ = ["TarSource", "is_tar"]
 
+# The extension of labels; `.seg.cls` is another one.
+_LABELS = "cls"
 # Columns that are no extensions.
 _OURS = ("label", "name")
 # Extensions of what is UTF-8 by definition, or by WebDataset's custom.
@@ -484,4 +486,4 @@ def _key(name: str) -> str:
 
 
 def _is_label(member: Member) -> bool:
-    return member.name.endswith(".cls")
+    return _extension(member.name) == _LABELS

@@ -103,6 +103,10 @@ TEST(RecordFormTest, ASampleOfATarHasAColumnForEachExtension) {
                             Member("a/.hidden.jpg", "no") + Member("a/7.cls", " +12\n") +
                             Member("a/7.TXT", "text");
   EXPECT_EQ(Made(RecordForm::kTar, schema, whole), Record(schema, "12", "a/7", "picture", "text"));
+  EXPECT_EQ(
+      Made(RecordForm::kTar, schema,
+           Member("a/7.CLS", "12") + Member("a/7.jpg", "picture") + Member("a/7.txt", "text")),
+      Record(schema, "12", "a/7", "picture", "text"));
   EXPECT_EQ(Made(RecordForm::kTar, schema, Member("/7.jpg", "")),
             Record(schema, nullptr, "7", "", nullptr));
 }
@@ -143,10 +147,11 @@ TEST(RecordFormTest, WhatIsNoSampleOfTheColumnsIsRefused) {
   const FormedRecords formed(RecordForm::kTar, schema);
   std::vector<std::byte> record;
   for (const std::string& wrong :
-       {Member("7.png", "x"), Member("7.jpg", "x") + Member("7.jpg", "y"), Member("7.cls", "x"),
-        Member("7.cls", "1"), Member("7.cls", "99999999999999999999"), Member("7.txt", "\xff"),
-        Member("7.jpg", "", '1'), Member("7.jpg", "x", 'S'), Member("7.jpg", "x").substr(0, 512),
-        std::string(512, '\0'), Pax("size", "99999999999999999999") + Member("7.jpg", "x")})
+       {Member("7.png", "x"), Member("7.jpg", "x") + Member("7.seg.cls", "3"),
+        Member("7.jpg", "x") + Member("7.jpg", "y"), Member("7.cls", "x"), Member("7.cls", "1"),
+        Member("7.cls", "99999999999999999999"), Member("7.txt", "\xff"), Member("7.jpg", "", '1'),
+        Member("7.jpg", "x", 'S'), Member("7.jpg", "x").substr(0, 512), std::string(512, '\0'),
+        Pax("size", "99999999999999999999") + Member("7.jpg", "x")})
     EXPECT_FALSE(formed.Form(BytesOf(wrong), record));
 }
 

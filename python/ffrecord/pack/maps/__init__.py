@@ -7,8 +7,9 @@ processes, nor on which of them were killed.
 from ffrecord.pack.maps._bins import bins
 from ffrecord.pack.maps._chain import chain
 from ffrecord.pack.maps._duplicates import deduplicate
+from ffrecord.pack.maps._duration import duration
 from ffrecord.pack.maps._expression import keep
 from ffrecord.pack.maps._images import resize
 from ffrecord.pack.maps._tokenize import tokenize
 
-__all__ = ["bins", "chain", "deduplicate", "keep", "resize", "tokenize"]
+__all__ = ["bins", "chain", "deduplicate", "duration", "keep", "resize", "tokenize"]
