@@ -252,6 +252,38 @@ def test_where_nothing_is_near_a_place_that_is_gone_is_an_error(
         ckpt.latest(target, timeout_s=GONE_S)
 
 
+# --- Verifying -----------------------------------------------------------------------------------
+
+
+@pytest.mark.wrong_data
+def test_every_place_can_be_verified(run: str, store: Store, tmp_path: Path) -> None:
+    target = ckpt.stage(tmp_path / "near", tmp_path / "mid", run, timeout_s=GONE_S)
+    for step in (1, 2):
+        ckpt.save(target, step, state(step))
+    target.flush()
+    assert ckpt.verify(target, every_place=True) == []
+    flip(tmp_path / "mid/step-000000002/part-00000/seg-0000")
+    assert ckpt.verify(target) == []
+    (message,) = ckpt.verify(target, every_place=True)
+    assert str(tmp_path / "mid") in message
+    assert ckpt.verify(target, 1, every_place=True) == []
+    told = cli.run("ffrecord", "checkpoint", "verify", "--every-place", target.address)
+    assert (told.returncode, told.stdout.strip()) == (3, message)
+
+    ckpt.remove(tmp_path / "mid", 2)  # As `keep` does: no damage.
+    assert ckpt.verify(target, every_place=True) == []
+    ckpt.save(tmp_path / "mid", 2, state(12))
+    (message,) = ckpt.verify(target, every_place=True)
+    assert "another save of step 2" in message
+    store.set_door(gone)
+    told_of = ckpt.verify(target, 1, every_place=True, timeout_s=GONE_S)
+    assert len(told_of) == 1 and "cannot be verified" in told_of[0] and run in told_of[0]
+    store.serve_all()
+    with pytest.raises(FileNotFoundError):
+        ckpt.verify(target, 7, every_place=True)
+    assert ckpt.verify(tmp_path / "near", every_place=True) == []
+
+
 # --- Addresses -----------------------------------------------------------------------------------
 
 
