@@ -152,10 +152,10 @@ def save(
             share the rest with it: files in a folder, extents at a daemon and in a cluster, copies
             that the store makes in a bucket. Costs one more hash of every byte, and one read of
             each shared file that this process has not verified since it was written; a damaged file
-            is written anew. Every checkpoint stays complete on its own. At several places
-            (`buddies:`) everything is written.
+            is written anew. Every checkpoint stays complete on its own.
         overwrite: replace a checkpoint of that step, also if it is whole. It stays until the new
-            one is durable.
+            one is durable. A step that another process has saved since this one loaded or saved
+            the step that it goes on from is not replaced.
         on_unchanged: what to do if tensors that train (parameters of a module in the state with
             `requires_grad`) are bit-identical to those that this process saved last at the target:
             log a warning, raise ValueError on all ranks and save nothing, or "off". Each rank looks
