@@ -504,6 +504,7 @@ class FolderTarget final : public CheckpointTarget {
   Result<std::unique_ptr<CheckpointAttempt>> Make(std::uint64_t step, const AttemptId& attempt,
                                                   HeldFolder replaced) const {
     FFR_TRY(MakeFolders(run_));
+    CollectDead(run_, AttemptName(step, attempt));
     const fs::path folder = run_ / AttemptName(step, attempt);
     UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder, timeout_));
     if (const auto synced = SyncParentFolder(folder); !synced) {
