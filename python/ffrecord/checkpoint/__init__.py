@@ -166,7 +166,8 @@ def save(
     Raises:
         TypeError: a value in the state would need pickling; names its path.
         FileExistsError: the step is committed already, and is whole: rank 0 reads all of it first.
-        ConflictError: another process has gone back to an earlier step than this one goes on from.
+        ConflictError: another process has gone back to an earlier step than this one goes on from,
+            or has saved the step that is to be replaced.
         ValueError: ranks disagree, their replicas differ (names tensor and ranks), something in the
             state of a rank could never be loaded, or a tensor is not covered exactly once.
         OSError: with errno, such as ENOSPC; nothing of the step is left.
