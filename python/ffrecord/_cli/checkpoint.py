@@ -20,6 +20,7 @@ from ffrecord._cli.options import (
     timeout_option,
 )
 from ffrecord._cli.units import Size, Target, show_size
+from ffrecord.checkpoint import _staged as staged
 from ffrecord.checkpoint._backup import OF_A_STEP, Backup
 from ffrecord.checkpoint._retiring import retire
 from ffrecord.checkpoint._safetensors import tensor_sizes
@@ -352,6 +353,8 @@ def _pushed(backup: Backup, dry_run: bool) -> list[ckpt.Commit]:
             if dry_run:
                 backup.check(commit)
             copied.append(commit if dry_run else backup.bring(commit))
+            if not dry_run:  # A staged target has places behind its first.
+                staged.saved(backup.target, copied[-1], replaces=False)
         except OF_A_STEP as error:
             if commit in backup.here():
                 failures.append(error)
