@@ -155,6 +155,18 @@ Result<UniqueFd> MakeAttemptFolder(const fs::path& path, std::chrono::millisecon
   }
 }
 
+void CollectDead(const fs::path& run, std::string_view mine) {
+  std::error_code error;
+  for (fs::directory_iterator entry(run, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.starts_with(kRemovedPrefix)) RemoveTree(entry->path());
+    if (!AttemptStepOf(name) || name == mine) continue;
+    const auto lock = LockFolder(entry->path(), {});
+    if (lock && IsOfThisHost(entry->path())) RemoveAttempt(entry->path());
+  }
+}
+
 void CollectGarbage(const fs::path& run, std::uint64_t newest_step,
                     const std::function<bool(std::uint64_t)>& is_whole) {
   std::error_code error;

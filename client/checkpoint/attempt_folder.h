@@ -49,6 +49,11 @@ void RemoveTree(const std::filesystem::path& path) noexcept;
 // may finish that: half of it does not say whose it was. A folder that cannot be renamed stays.
 void RemoveAttempt(const std::filesystem::path& path) noexcept;
 
+// Removes attempts in `run` that nobody can commit any more, at whatever steps: those of this host
+// whose coordinator has let go of the lock. They may take the room of the attempt called `mine`,
+// which stays. Attempts of other hosts stay, too: nothing proves that they are dead.
+void CollectDead(const std::filesystem::path& run, std::string_view mine);
+
 // Removes what killed runs left in `run`: attempts at steps up to `newest_step`, the newest that is
 // committed, whose coordinator is gone. A newer attempt may be waiting for ranks on other nodes,
 // and where folders cannot be locked nothing is known about owners: both are left alone. For an

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "client/checkpoint/step_manifests.h"
@@ -50,8 +52,9 @@ class VisibleAttempt final : public CheckpointAttempt {
                           const FileSource& /*source*/) override {
     return WrittenFile{std::string(name), {}};
   }
-  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> /*segments*/,
+  Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
                                                const std::function<void()>& /*released*/) override {
+    if (segments.empty()) return std::vector<WrittenFile>();
     return Error{ErrorCode::kInvalidArgument, "checkpoint: what is saved anew is not visible yet"};
   }
   Result<std::optional<WrittenFile>> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
@@ -93,13 +96,42 @@ class BuddyAttempt final : public CheckpointAttempt {
                                                const std::function<void()>& released) override {
     std::vector<WrittenFile> joined;
     if (!segments.empty()) joined = FFR_TRY(PutTwice(segments));
+    for (const std::size_t place : PlacesOfKept()) FFR_TRY(attempts_[place]->PutSegments({}, {}));
     if (released) released();
     return joined;
   }
 
-  Result<std::optional<WrittenFile>> Keep(const PartManifest& /*base*/, std::uint32_t /*index*/,
-                                          std::string_view /*name*/) override {
-    return std::optional<WrittenFile>();
+  // At both places of the part, or at none.
+  Result<std::optional<WrittenFile>> Keep(const PartManifest& base, std::uint32_t index,
+                                          std::string_view name) override {
+    std::vector<EntryAt> entries;
+    for (const std::size_t place : places_->OfFile(name)) {
+      CheckpointAttempt* const attempt = FFR_TRY(At(place));
+      auto kept = FFR_TRY(attempt->Keep(base, index, name));
+      if (!kept) {
+        for (const EntryAt& before : entries) FFR_TRY(attempts_[before.place]->DropKept(name));
+        return std::optional<WrittenFile>();
+      }
+      entries.push_back({place, std::move(kept->entry)});
+    }
+    kept_.emplace_back(name);
+    return std::optional(Joined(std::string(name), entries));
+  }
+
+  Result<bool> IsKeptFrom(std::uint64_t step, const AttemptId& attempt) override {
+    for (const std::size_t place : PlacesOfKept()) {
+      if (FFR_TRY(attempts_[place]->IsKeptFrom(step, attempt))) continue;
+      for (const std::string& name : std::exchange(kept_, {}))
+        for (const std::size_t other : places_->OfFile(name))
+          FFR_TRY(attempts_[other]->DropKept(name));
+      return false;
+    }
+    return true;
+  }
+
+  void ForgetKept() noexcept override {
+    for (const auto& attempt : attempts_)
+      if (attempt) attempt->ForgetKept();
   }
 
  protected:
@@ -183,6 +215,13 @@ class BuddyAttempt final : public CheckpointAttempt {
     return joined;
   }
 
+  std::set<std::size_t> PlacesOfKept() const {
+    std::set<std::size_t> all;
+    for (const std::string& name : kept_)
+      for (const std::size_t place : places_->OfFile(name)) all.insert(place);
+    return all;
+  }
+
   // A rank joins where it has to write.
   Result<CheckpointAttempt*> At(std::size_t place) {
     if (!attempts_[place]) attempts_[place] = FFR_TRY(places_->targets[place]->Join(step_, id_));
@@ -194,6 +233,7 @@ class BuddyAttempt final : public CheckpointAttempt {
   AttemptId id_;
   std::vector<std::unique_ptr<CheckpointAttempt>> attempts_;  // By place; null: not joined.
   std::vector<AttemptId> given_up_;
+  std::vector<std::string> kept_;  // Segments, at both of their places.
 };
 
 }  // namespace

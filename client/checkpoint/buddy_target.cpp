@@ -7,6 +7,7 @@
 
 #include "client/checkpoint/buddy_attempt.h"
 #include "client/checkpoint/buddy_step.h"
+#include "client/checkpoint/reachable_places.h"
 #include "client/checkpoint/run_line.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
@@ -25,10 +26,7 @@ constexpr std::chrono::milliseconds kProbeTime{500};
 class BuddyTarget final : public CheckpointTarget {
  public:
   BuddyTarget(std::string_view address, std::shared_ptr<const BuddyPlaces> places)
-      : name_(address),
-        places_(std::move(places)),
-        reach_(places_->size(), Reach::kUnknown),
-        troubles_(places_->size()) {}
+      : name_(address), places_(std::move(places)), reachable_(PlacesOf(*places_)) {}
 
   const std::string& name() const noexcept override { return name_; }
 
@@ -42,19 +40,21 @@ class BuddyTarget final : public CheckpointTarget {
       return {};
     };
     FFR_TRY(ForEachNear(list));
-    if (steps.empty() && AskAgain()) FFR_TRY(ForEachNear(list));
-    for (std::size_t place = 0; steps.empty() && place < places_->size(); ++place)
-      if (troubles_[place])
-        return Error{troubles_[place]->code,
-                     "checkpoint: " + name_ + " may hold steps at a place that does not answer: " +
-                         troubles_[place]->message,
-                     troubles_[place]->system_errno};
-    return std::vector<std::uint64_t>(steps.begin(), steps.end());
+    if (steps.empty() && reachable_.AskAgain()) FFR_TRY(ForEachNear(list));
+    if (!steps.empty()) return std::vector<std::uint64_t>(steps.begin(), steps.end());
+    for (const auto& trouble : reachable_.troubles())
+      if (trouble)
+        return Error{trouble->code,
+                     "checkpoint: " + name_ +
+                         " may hold steps at a place that does not answer: " + trouble->message,
+                     trouble->system_errno};
+    return std::vector<std::uint64_t>();
   }
 
   Result<std::unique_ptr<CommittedStep>> Open(std::uint64_t step) const override {
     auto opened = OpenNear(step);
-    if (opened || opened.error().code != ErrorCode::kNotFound || !AskAgain()) return opened;
+    if (opened || opened.error().code != ErrorCode::kNotFound || !reachable_.AskAgain())
+      return opened;
     return OpenNear(step);
   }
 
@@ -236,10 +236,8 @@ class BuddyTarget final : public CheckpointTarget {
     };
     FFR_TRY(ForEachNear(look));
     for (std::size_t place = 0; place < places_->size(); ++place)
-      if (troubles_[place])
-        lost.push_back(places_->names[place] +
-                       (IsAway(*troubles_[place]) ? " cannot be reached: " : " cannot be read: ") +
-                       troubles_[place]->message);
+      if (const auto& trouble = reachable_.troubles()[place])
+        lost.push_back(HowIll(place, *trouble) + ": " + trouble->message);
     const auto is_on_line = [&](const RootManifest& root) -> Result<bool> {
       const RunLine line = FFR_TRY(LineOf(*this));
       return line.number > 0 && line.Has(root.generation, root.step);
@@ -250,67 +248,46 @@ class BuddyTarget final : public CheckpointTarget {
     Error error = std::move(opened).error();
     error.message += damage;
     for (std::size_t place = 0; place < places_->size(); ++place)
-      if (troubles_[place])
-        error.message += "; " + places_->names[place] +
-                         (IsAway(*troubles_[place]) ? " cannot be reached" : " cannot be read");
+      if (const auto& trouble = reachable_.troubles()[place])
+        error.message += "; " + HowIll(place, *trouble);
     return error;
   }
 
-  // Does `work` at every place that is near; what fails there is that place's trouble, and the
-  // answer of none of the others. Fails if it fails everywhere.
-  template <class Work>
-  Result<void> ForEachNear(const Work& work) const {
-    bool any = false;
+  static std::vector<ReachablePlaces::Place> PlacesOf(const BuddyPlaces& places) {
+    std::vector<ReachablePlaces::Place> all;
+    for (std::size_t i = 0; i < places.size(); ++i)
+      all.push_back({places.targets[i].get(), places.probes[i].get()});
+    return all;
+  }
+
+  std::string HowIll(std::size_t place, const Error& trouble) const {
+    return places_->names[place] + (IsAway(trouble) ? " cannot be reached" : " cannot be read");
+  }
+
+  // Does `work` at every place that is near; its failure at one is the answer of none of the
+  // others. Fails if it fails everywhere.
+  Result<void> ForEachNear(const ReachablePlaces::Work& work) const {
     do {
-      for (std::size_t place = 0; place < places_->size(); ++place) {
-        if (reach_[place] == Reach::kUnknown) Probe(*places_->probes[place], place);
-        if (reach_[place] != Reach::kNear) continue;
-        const auto outcome = work(*places_->targets[place]);
-        any |= static_cast<bool>(outcome);
-        troubles_[place] = outcome ? std::nullopt : std::optional(outcome.error());
-        if (!outcome && IsAway(outcome.error())) reach_[place] = Reach::kAway;
-      }
-    } while (!any && AskAgain());
-    if (any) return {};
+      if (reachable_.ForEachNear(work)) return {};
+    } while (reachable_.AskAgain());
     return NoPlace();
   }
 
   Error NoPlace() const {
     Error error{ErrorCode::kUnavailable, "checkpoint: no place of " + name_ + " can be reached"};
     bool is_away = false;
-    for (const auto& trouble : troubles_) is_away |= !trouble || IsAway(*trouble);
-    if (!is_away) error.code = troubles_.front()->code;
-    if (!is_away) error.system_errno = troubles_.front()->system_errno;
-    for (const auto& trouble : troubles_)
+    const auto troubles = reachable_.troubles();
+    for (const auto& trouble : troubles) is_away |= !trouble || IsAway(*trouble);
+    if (!is_away) error.code = troubles.front()->code;
+    if (!is_away) error.system_errno = troubles.front()->system_errno;
+    for (const auto& trouble : troubles)
       if (trouble) error.message += "; " + trouble->message;
     return error;
   }
 
-  void Probe(const CheckpointTarget& target, std::size_t place) const {
-    const auto answer = target.Steps();
-    const bool is_away = !answer && IsAway(answer.error());
-    reach_[place] = is_away ? Reach::kAway : Reach::kNear;
-    troubles_[place] = is_away ? std::optional(answer.error()) : std::nullopt;
-  }
-
-  // Whether a place that was away is there after all. Each is asked with patience only once.
-  bool AskAgain() const {
-    if (std::exchange(has_asked_again_, true)) return false;
-    bool any = false;
-    for (std::size_t place = 0; place < places_->size(); ++place) {
-      if (reach_[place] != Reach::kAway) continue;
-      Probe(*places_->targets[place], place);
-      any |= reach_[place] == Reach::kNear;
-    }
-    return any;
-  }
-
   std::string name_;
   std::shared_ptr<const BuddyPlaces> places_;
-  enum class Reach : std::uint8_t { kUnknown, kNear, kAway };
-  mutable std::vector<Reach> reach_;
-  mutable std::vector<std::optional<Error>> troubles_;  // Errors of the last work, by place.
-  mutable bool has_asked_again_ = false;
+  ReachablePlaces reachable_;
 };
 
 }  // namespace

@@ -1,14 +1,18 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/packed_files.h"
+#include "client/checkpoint/publish.h"
 #include "client/checkpoint/run_line.h"
 #include "client/checkpoint/segment_reader.h"
 #include "client/checkpoint/step_digests.h"
@@ -119,20 +123,40 @@ class SegmentBytes {
   std::vector<std::byte> end_;
 };
 
+// The parts of the step at `target` before `step`, with which incremental saves of these `parts`
+// may share segments; none if that cannot be known.
+std::vector<PartManifest> PartsBefore(const CheckpointTarget& target, std::uint64_t step,
+                                      std::span<const PartManifest> parts) {
+  if (std::ranges::none_of(parts, &PartManifest::has_contents)) return {};
+  const auto steps = target.Steps();
+  if (!steps) return {};
+  const auto end = std::ranges::lower_bound(steps.value(), step);
+  if (end == steps.value().begin()) return {};
+  const auto files = target.Open(*std::prev(end));
+  if (!files) return {};
+  auto manifests = ReadStepManifests(*files.value(), *std::prev(end));
+  if (!manifests) return {};
+  return std::move(manifests).value().parts;
+}
+
 class Copy {
  public:
+  // `base`: parts of a step at the target, with which this one may share segments.
   Copy(const Source& from, CheckpointTarget& target, CheckpointAttempt& to, const SaveLine& line,
-       bool compresses)
+       bool compresses, std::vector<PartManifest> base)
       : from_(from),
         target_(target),
         to_(to),
         line_(line),
         compresses_(compresses),
+        base_(std::move(base)),
         segments_(FilesOf(from.manifests.parts)),
         digests_(SegmentsOf(from.manifests.parts)) {}
 
   Result<void> Run() {
-    for (std::uint32_t i = 0; i < segments_.size(); ++i) FFR_TRY(CopySegment(i));
+    const auto is_kept = FFR_TRY(KeepSegments());
+    for (std::uint32_t i = 0; i < segments_.size(); ++i)
+      if (!is_kept[i]) FFR_TRY(CopySegment(i));
     FFR_TRY(CheckDigests());
     for (const PartManifest& part : from_.manifests.parts)
       FFR_TRY(CopyManifest(PartManifestName(part.rank)));
@@ -143,6 +167,30 @@ class Copy {
   }
 
  private:
+  // Whether each segment is one that the target has already, and now has for this step as well.
+  Result<std::vector<bool>> KeepSegments() {
+    std::vector<bool> is_kept(segments_.size());
+    for (std::size_t i = 0; i < segments_.size() && !base_.empty(); ++i) {
+      const auto& [name, segment] = segments_[i];
+      const StoredSegment& stored = segment.stored();
+      if (segment.part->rank >= base_.size()) continue;
+      const PartManifest& before = base_[segment.part->rank];
+      const auto same = std::ranges::find(before.segments, stored.id, &StoredSegment::id);
+      if (same == before.segments.end() || same->table_digest != stored.table_digest) continue;
+      const auto number = static_cast<std::uint32_t>(same - before.segments.begin());
+      auto kept = FFR_TRY(to_.Keep(before, number, name));
+      is_kept[i] = kept.has_value();
+      if (kept) files_.push_back(*std::move(kept));
+    }
+    if (files_.empty()) return is_kept;
+    if (FFR_TRY(to_.IsKeptFrom(base_.front().step, base_.front().attempt))) {
+      FFR_TRY(to_.PutSegments({}, {}));
+      return is_kept;
+    }
+    files_.clear();
+    return std::vector<bool>(segments_.size());
+  }
+
   Result<void> CopySegment(std::uint32_t index) {
     const auto& [name, segment] = segments_[index];
     const StoredSegment& stored = segment.stored();
@@ -192,6 +240,7 @@ class Copy {
   CheckpointAttempt& to_;
   const SaveLine& line_;
   const bool compresses_;
+  const std::vector<PartManifest> base_;
   const std::vector<SegmentInFile> segments_;
   StepDigests digests_;
   std::vector<WrittenFile> files_;
@@ -245,11 +294,11 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
   const auto target = FFR_TRY(OpenTarget(to, {true, options}));
   const SaveLine line =
       FFR_TRY(LineOfCopy(*origin, source.manifests.root.generation, *target, is_of_run));
-  auto attempt = target->Begin(step, id);
-  if (!attempt) {
-    if (attempt.error().code != ErrorCode::kConflict) return std::move(attempt).error();
-    bool is_copied = false;
-    attempt = target->BeginInPlace(step, id, [&]() -> Result<bool> {
+  bool is_copied = false;
+  const auto begin = [&]() -> Result<std::unique_ptr<CheckpointAttempt>> {
+    auto begun = target->Begin(step, id);
+    if (begun || begun.error().code != ErrorCode::kConflict) return begun;
+    return target->BeginInPlace(step, id, [&]() -> Result<bool> {
       if (FFR_TRY(IsReplaced(*target, source.manifests.root, line.line, gives_way))) return true;
       const auto there = CheckpointReader::Open(to, step, options);
       if (!there && !IsDamage(there.error())) return there.error();
@@ -257,17 +306,30 @@ Result<Commit> CopyCheckpoint(std::string_view from, std::uint64_t step, std::st
       is_copied = is_whole && there.value().commit().attempt == Hex(id);
       return !is_whole && FFR_TRY(MayReplaceDamaged(*target, step, id));
     });
+  };
+  // Compressed segments are shared with no step.
+  bool shares = !compresses;
+  for (;;) {
+    const auto attempt = begin();
     if (is_copied) return CommitOf(source.manifests.root);
+    // Files that a failed attempt has written stay: the next one goes on from there.
+    if (!attempt) return attempt.error();
+    auto base =
+        shares ? PartsBefore(*target, step, source.manifests.parts) : std::vector<PartManifest>();
+    const auto copied =
+        Copy(source, *target, *attempt.value(), line, compresses, std::move(base)).Run();
+    if (copied) return CommitOf(source.manifests.root);
+    if (shares && IsKeptLost(copied.error())) {
+      attempt.value()->ForgetKept();
+      shares = false;
+      continue;
+    }
+    if (IsDamage(copied.error())) {
+      attempt.value()->Abandon();                               // It will never be whole.
+      if (is_new_folder) std::filesystem::remove(to, ignored);  // Unless there is something in it.
+    }
+    return OfStep(*origin, step, copied.error());
   }
-  // Files that a failed attempt has written stay: the next one goes on from there.
-  if (!attempt) return std::move(attempt).error();
-  auto copied = Copy(source, *target, *attempt.value(), line, compresses).Run();
-  if (!copied && IsDamage(copied.error())) {
-    attempt.value()->Abandon();                               // It will never be whole.
-    if (is_new_folder) std::filesystem::remove(to, ignored);  // Unless there is something in it.
-  }
-  if (!copied) return OfStep(*origin, step, std::move(copied).error());
-  return CommitOf(source.manifests.root);
 }
 
 }  // namespace ffrecord::client

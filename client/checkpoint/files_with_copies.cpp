@@ -21,6 +21,12 @@ class FilesWithCopies final : public RangeReader, public FileCopies, public Size
                   std::vector<std::vector<FileCopy>> copies)
       : readers_(std::move(readers)), copies_(std::move(copies)) {}
 
+  std::vector<std::uint64_t> SizesOf(std::uint32_t file) const override {
+    std::set<std::uint64_t, std::greater<>> sizes;
+    for (const FileCopy& copy : copies_[file]) sizes.insert(SizeOf(copy));
+    return {sizes.begin(), sizes.end()};
+  }
+
   void LeaveOutOtherSizes(std::uint32_t file, std::uint64_t size_bytes) override {
     auto& copies = copies_[file];
     const auto has_size = [&](const FileCopy& copy) { return SizeOf(copy) == size_bytes; };

@@ -20,6 +20,9 @@ struct FileCopy {
 // An interface of the reader of files that have several copies.
 class SizedCopies {
  public:
+  // The sizes that copies of `file` have, each once, the largest first.
+  virtual std::vector<std::uint64_t> SizesOf(std::uint32_t file) const = 0;
+
   // Leaves out the copies of `file` whose size is not `size_bytes`, which are damaged, unless all
   // of them are. Call it before anything is read.
   virtual void LeaveOutOtherSizes(std::uint32_t file, std::uint64_t size_bytes) = 0;

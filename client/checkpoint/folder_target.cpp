@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -97,7 +98,9 @@ class FolderAttempt final : public CheckpointAttempt {
       written.push_back({segment.name, {}});
     }
     FFR_TRY(WriteSegmentFiles(folder_, segments, direct_, released));
-    if (!kept_.empty()) FFR_TRY(SyncParentFolder(kept_.back()));
+    std::set<fs::path> folders;
+    for (const fs::path& path : kept_)
+      if (folders.insert(path.parent_path()).second) FFR_TRY(SyncParentFolder(path));
     return written;
   }
 
@@ -123,6 +126,13 @@ class FolderAttempt final : public CheckpointAttempt {
     }
     if (::unlink(to.c_str()) != 0) return ErrnoError("remove", to, errno);
     return none;
+  }
+
+  Result<void> DropKept(std::string_view name) override {
+    const fs::path path = folder_ / name;
+    if (std::erase(kept_, path) > 0 && ::unlink(path.c_str()) != 0)
+      return ErrnoError("remove", path, errno);
+    return {};
   }
 
   // Steps are removed and saved again by name, while links were made. A save's id never returns.
@@ -268,8 +278,8 @@ class FolderAttempt final : public CheckpointAttempt {
   fs::path folder_;
   UniqueFd lock_;
   bool direct_;
-  HeldFolder replaced_;         // The step that gives way; none if none does.
-  std::vector<fs::path> kept_;  // All in one folder.
+  HeldFolder replaced_;  // The step that gives way; none if none does.
+  std::vector<fs::path> kept_;
 };
 
 // --- Reading -------------------------------------------------------------------------------------
@@ -494,6 +504,7 @@ class FolderTarget final : public CheckpointTarget {
   Result<std::unique_ptr<CheckpointAttempt>> Make(std::uint64_t step, const AttemptId& attempt,
                                                   HeldFolder replaced) const {
     FFR_TRY(MakeFolders(run_));
+    CollectDead(run_, AttemptName(step, attempt));
     const fs::path folder = run_ / AttemptName(step, attempt);
     UniqueFd lock = FFR_TRY(MakeAttemptFolder(folder, timeout_));
     if (const auto synced = SyncParentFolder(folder); !synced) {

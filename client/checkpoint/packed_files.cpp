@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "client/checkpoint/aligned_part.h"
+#include "client/checkpoint/files_with_copies.h"
 #include "libffrecord/base/align.h"
 #include "libffrecord/format/packed_file.h"
 #include "libffrecord/source/file_copies.h"
@@ -70,12 +71,33 @@ Result<PackedTable> ReadTable(const RangeReader& files, std::uint32_t file) {
   return table;
 }
 
+// Leaves out the copies of `file` that are shorter or longer than it was made. No manifest has the
+// size of a packed file: it is the size at which a copy has a footer. The largest is tried first,
+// so that no whole copy is taken for damaged at the size of a cut one.
+void LeaveOutOtherSizes(RangeReader& files, std::uint32_t file) {
+  auto* const sized = dynamic_cast<SizedCopies*>(&files);
+  if (sized == nullptr) return;
+  const auto sizes = sized->SizesOf(file);
+  if (sizes.size() < 2) return;
+  for (const std::uint64_t size : sizes) {
+    if (size < kPackedFooterSize) return;
+    const auto is_footer = [&](std::span<const std::byte> bytes) {
+      return static_cast<bool>(DecodePackedFooter(bytes, size));
+    };
+    const auto footer =
+        FileCopies::ReadRight(files, file, size - kPackedFooterSize, kPackedFooterSize, is_footer);
+    if (footer) return sized->LeaveOutOtherSizes(file, size);
+  }
+}
+
 class PackedFiles final : public RangeReader, public FileCopies {
  public:
   static Result<std::unique_ptr<RangeReader>> Open(std::unique_ptr<RangeReader> packed) {
     std::unique_ptr<PackedFiles> files(new PackedFiles(std::move(packed)));
-    for (std::uint32_t i = 0; i < files->packed_->file_count(); ++i)
+    for (std::uint32_t i = 0; i < files->packed_->file_count(); ++i) {
+      LeaveOutOtherSizes(*files->packed_, i);
       files->tables_.push_back(FFR_TRY(ReadTable(*files->packed_, i)));
+    }
     return std::unique_ptr<RangeReader>(std::move(files));
   }
 

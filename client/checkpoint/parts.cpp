@@ -1,10 +1,13 @@
+#include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ffrecord/client/checkpoint.h>
 
 #include "client/checkpoint/ballot.h"
 #include "client/checkpoint/delta.h"
+#include "client/checkpoint/last_digests.h"
 #include "client/checkpoint/plan.h"
 #include "client/checkpoint/publish.h"
 #include "client/checkpoint/step_manifests.h"
@@ -121,6 +124,13 @@ Result<CheckpointShards> CheckpointShards::Join(std::string_view target, std::ui
 
 const std::string& CheckpointShards::attempt() const noexcept { return impl_->name; }
 
+void CheckpointShards::Watch(
+    std::vector<std::string> training,
+    std::function<Result<void>(std::uint64_t step, std::span<const std::string> keys)> unchanged) {
+  impl_->options.training = std::move(training);
+  impl_->options.unchanged = std::move(unchanged);
+}
+
 Result<std::vector<std::byte>> CheckpointShards::Write(std::uint32_t rank,
                                                        std::span<const TensorView> tensors) {
   std::vector<TensorView> cut;
@@ -134,6 +144,7 @@ Result<std::vector<std::byte>> CheckpointShards::Write(std::uint32_t rank,
   const auto report = FFR_TRY(
       WritePart(*impl_->target, impl_->begun, std::move(plan), tensors, impl_->options, digests));
   FFR_TRY(CheckChanged(impl_->address, impl_->step, digests, impl_->options));
+  NoteDigests(impl_->address, impl_->step, std::move(digests), impl_->options);
   return EncodePart(intent, EncodePartReport(report));
 }
 

@@ -56,6 +56,17 @@ std::uint64_t Positions::Turn() {
   return ++turn_;
 }
 
+void Positions::Begin(const AttemptId& attempt) {
+  const std::lock_guard lock(mutex_);
+  if (begun_.size() >= kBegunMax) begun_.clear();
+  begun_.insert(attempt);
+}
+
+bool Positions::HasBegun(const AttemptId& attempt) const {
+  const std::lock_guard lock(mutex_);
+  return begun_.contains(attempt);
+}
+
 void Positions::Load(std::string_view address, Position position) {
   std::string key = KeyOfTarget(address);
   const std::lock_guard lock(mutex_);
@@ -82,6 +93,7 @@ void Positions::Clear() {
   const std::lock_guard lock(mutex_);
   at_.clear();
   loads_.clear();
+  begun_.clear();
 }
 
 std::vector<Position> Positions::At(std::string_view address, std::uint64_t turn) const {

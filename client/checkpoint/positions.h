@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,9 +19,11 @@ struct Position {
   std::uint64_t step = 0;
   AttemptId attempt{};
   std::uint64_t generation = 0;
-  RunLine line;            // Line of the target at that time.
-  bool is_load = false;    // It was loaded.
-  bool is_newest = true;   // No step behind it was on the line.
+  RunLine line;           // Line of the target at that time.
+  bool is_load = false;   // It was loaded.
+  bool is_newest = true;  // No step behind it was on the line.
+  // Nothing was behind it, and what has come since then, this process has not saved.
+  bool was_last = false;
   bool knows_line = true;  // False: `line` could not be read.
   // False: a load whose caller has not said whether the run goes on from it.
   bool is_certain = true;
@@ -33,6 +36,10 @@ class Positions {
   static Positions& Process();
 
   std::uint64_t Turn();
+
+  // Notes a save that this process begins, also if its outcome stays unknown.
+  void Begin(const AttemptId& attempt);
+  bool HasBegun(const AttemptId& attempt) const;
 
   // `position` gets the next turn. `address` is that of the target that was read.
   void Load(std::string_view address, Position position);
@@ -53,6 +60,7 @@ class Positions {
 
  private:
   static constexpr std::size_t kTargetsMax = 4096;
+  static constexpr std::size_t kBegunMax = 1 << 16;
   static constexpr std::size_t kPastMax = 16;  // Loads and saves while a save is on its way.
 
   using ByTarget = std::map<std::string, std::vector<Position>>;  // Each by rising turns.
@@ -62,6 +70,7 @@ class Positions {
   mutable std::mutex mutex_;  // Guards the fields below.
   ByTarget at_;
   ByTarget loads_;  // Saves push none of them out.
+  std::set<AttemptId> begun_;
   std::uint64_t turn_ = 0;
 };
 

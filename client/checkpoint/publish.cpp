@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "client/checkpoint/plan.h"
+#include "client/checkpoint/positions.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/write_part.h"
 #include "libffrecord/base/hex.h"
@@ -51,7 +52,11 @@ Result<BegunSave> BeginSave(CheckpointTarget& target, std::string_view address, 
                             const AttemptId& attempt, const SaveOptions& options) {
   SaveLine line = FFR_TRY(LineOfSave(target, address, step, options.turn, options.replaces));
   const auto begin = [&]() -> Result<std::unique_ptr<CheckpointAttempt>> {
-    if (options.replaces) return target.BeginInPlace(step, attempt, [] { return true; });
+    if (options.replaces)
+      return target.BeginInPlace(step, attempt, [&]() -> Result<bool> {
+        FFR_TRY(CheckReplaces(target, address, step, line));
+        return true;
+      });
     auto begun = target.Begin(step, attempt);
     if (begun || begun.error().code != ErrorCode::kConflict) return begun;
     return target.BeginInPlace(step, attempt, [&]() -> Result<bool> {
@@ -61,6 +66,7 @@ Result<BegunSave> BeginSave(CheckpointTarget& target, std::string_view address, 
       return !there || !FFR_TRY(there.value().IsWhole());
     });
   };
+  Positions::Process().Begin(attempt);
   auto begun = FFR_TRY(begin());
   return BegunSave{std::move(begun), std::move(line), !RefusedTargets::Process().Has(address)};
 }

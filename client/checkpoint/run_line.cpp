@@ -391,6 +391,7 @@ Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view add
       !origins.empty() && origins.front().is_certain ? origins.front().turn : 0;
   const auto elsewhere = Positions::Process().LoadedElsewhere(address, since, turn);
   if (!elsewhere.empty() && FFR_TRY(IsEmpty(target))) {
+    save.was_last = true;
     const Position& last = elsewhere.back();
     const bool is_later = origins.empty() || origins.back().turn < last.turn;
     if (!is_later || line.number > 0 || last.line.number == 0 || step <= last.step) return save;
@@ -400,7 +401,32 @@ Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view add
     return save;
   }
   AddCopies(target, line, elsewhere, origins);
-  return LineFromOneOf(target, save, step, origins, replaces);
+  if (origins.empty()) {
+    const auto more = HasFrom(target, line, step);
+    save.was_last = more && !more.value();
+  } else {
+    save.was_last = std::ranges::all_of(origins, &Position::was_last);
+  }
+  auto standing = LineFromOneOf(target, save, step, origins, replaces);
+  if (standing && standing.value().is_new) standing.value().was_last = true;
+  return standing;
+}
+
+Result<void> CheckReplaces(const CheckpointTarget& target, std::string_view address,
+                           std::uint64_t step, const SaveLine& save) {
+  const auto origins = Positions::Process().At(address, save.turn);
+  if (save.is_new || origins.empty()) return {};
+  const Position& from = origins.back();
+  if (!from.was_last || step < from.step) return {};
+  const auto there = FFR_TRY(AttemptAt(target, step));
+  if (!there || *there == from.attempt || Positions::Process().HasBegun(*there)) return {};
+  if (!FFR_TRY(IsOnLine(target, save.line, step))) return {};
+  return Error{ErrorCode::kConflict,
+               "checkpoint: another process has saved step " + std::to_string(step) + " of " +
+                   target.name() + " since this one loaded or saved step " +
+                   std::to_string(from.step) +
+                   ", which it goes on from. End one of the two, or load the latest step and go on "
+                   "from it; to give up that save nevertheless, remove the step first"};
 }
 
 Result<void> TakeLine(CheckpointTarget& target, const SaveLine& save) {
@@ -451,6 +477,7 @@ void NoteSaved(std::string_view address, const SaveLine& save, std::uint64_t ste
                const AttemptId& attempt) {
   const std::uint64_t generation = save.line.GenerationAt(step);
   Position now{save.turn, step, attempt, generation, save.line};
+  now.was_last = save.was_last;
   for (const Position& before : Positions::Process().At(address, save.turn)) {
     // A save of an earlier step is none to go on from.
     if (before.generation == generation && step < before.step) return;
@@ -468,7 +495,7 @@ void NoteLoaded(std::string_view address, const Result<RunLine>& line, const Roo
                 bool is_newest, bool is_certain) {
   Positions::Process().Load(
       address, {0, root.step, root.attempt, root.generation, line ? line.value() : RunLine(), true,
-                is_newest, static_cast<bool>(line), is_certain});
+                is_newest, is_newest, static_cast<bool>(line), is_certain});
 }
 
 }  // namespace ffrecord::client

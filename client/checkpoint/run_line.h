@@ -54,6 +54,7 @@ struct SaveLine {
   bool is_new = false;       // `line` has no record yet.
   std::uint64_t number = 0;  // Number of the newest record at that time.
   std::uint64_t turn = 0;    // When its state was taken.
+  bool was_last = false;     // As in Position, of the step that the save goes on from.
 };
 
 // Where a save of `step` stands, by what this process had loaded or saved last at `target`, whose
@@ -64,6 +65,12 @@ struct SaveLine {
 // save that `replaces` a step gives up others only if a caller has said that the run goes back.
 Result<SaveLine> LineOfSave(const CheckpointTarget& target, std::string_view address,
                             std::uint64_t step, std::uint64_t turn, bool replaces);
+
+// Whether a save of `step` that is to replace the whole step which is there may do so. Fails with
+// kConflict if another process has saved that step behind the one that this process goes on from:
+// of the two, this one may be a job that was taken for dead.
+Result<void> CheckReplaces(const CheckpointTarget& target, std::string_view address,
+                           std::uint64_t step, const SaveLine& save);
 
 // Makes the save's line the target's, just before it becomes visible: a first place whose line is
 // known from a farther one has a record of its own from then on. Fails with kConflict if another

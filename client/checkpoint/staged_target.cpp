@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "client/checkpoint/forwarding_target.h"
+#include "client/checkpoint/reachable_places.h"
 #include "client/checkpoint/run_line.h"
 #include "client/checkpoint/step_manifests.h"
 #include "client/checkpoint/target.h"
@@ -90,8 +91,7 @@ class StagedTarget final : public ForwardingTarget {
         name_(address),
         places_(std::move(places)),
         options_(options),
-        reach_(places_.size(), Reach::kUnknown),
-        troubles_(places_.size()) {}
+        reachable_(ReachOf(places_)) {}
 
   const std::string& name() const noexcept override { return name_; }
 
@@ -105,19 +105,19 @@ class StagedTarget final : public ForwardingTarget {
     };
     FFR_TRY(ForEachNear(list));
     for (std::size_t place = 0; steps.empty() && place < places_.size(); ++place)
-      if (troubles_[place]) return MayHaveMore(place);
+      if (TroubleOf(place)) return MayHaveMore(place);
     return std::vector<std::uint64_t>(steps.begin(), steps.end());
   }
   Result<std::vector<std::uint64_t>> StepsForSure() const override {
     auto steps = FFR_TRY(Steps());
     for (std::size_t place = 0; place < places_.size(); ++place)
-      if (troubles_[place]) return MayHaveMore(place);
+      if (TroubleOf(place)) return MayHaveMore(place);
     return steps;
   }
   std::vector<std::string> Unseen() const override {
     std::vector<std::string> unseen;
     for (std::size_t place = 0; place < places_.size(); ++place)
-      if (troubles_[place]) unseen.push_back(MayHaveMore(place).message);
+      if (TroubleOf(place)) unseen.push_back(MayHaveMore(place).message);
     return unseen;
   }
 
@@ -126,8 +126,8 @@ class StagedTarget final : public ForwardingTarget {
     std::unique_ptr<CommittedStep> given_up, unknown;
     std::optional<Error> trouble;
     for (std::size_t place = 0; place < places_.size(); ++place) {
-      if (!IsNear(place)) {
-        trouble = *troubles_[place];
+      if (!reachable_.IsNear(place)) {
+        trouble = *TroubleOf(place);
         continue;
       }
       auto files = places_[place].target->Open(step);
@@ -157,10 +157,10 @@ class StagedTarget final : public ForwardingTarget {
     std::optional<Error> trouble;
     for (std::size_t place = 0; place < places_.size(); ++place) {
       Result<void> outcome;
-      if (IsNear(place))
+      if (reachable_.IsNear(place))
         outcome = places_[place].target->Remove(step, only);
       else
-        outcome = *troubles_[place];
+        outcome = *TroubleOf(place);
       if (outcome)
         ++removed;
       else if (outcome.error().code != ErrorCode::kNotFound)
@@ -179,7 +179,7 @@ class StagedTarget final : public ForwardingTarget {
   Result<std::unique_ptr<CheckpointAttempt>> Begin(std::uint64_t step,
                                                    const AttemptId& attempt) override {
     for (std::size_t place = 1; place < places_.size(); ++place)
-      if (IsNear(place) && places_[place].target->Open(step))
+      if (reachable_.IsNear(place) && places_[place].target->Open(step))
         return Error{ErrorCode::kConflict, "checkpoint: " + places_[place].address + " has " +
                                                StepName(step) +
                                                " already; save another step, or remove it first"};
@@ -204,7 +204,7 @@ class StagedTarget final : public ForwardingTarget {
   void Forget(std::string_view name) noexcept override {
     line_.reset();
     for (std::size_t place = 0; place < places_.size(); ++place)
-      if (IsNear(place)) places_[place].target->Forget(name);
+      if (reachable_.IsNear(place)) places_[place].target->Forget(name);
   }
   Result<std::vector<std::string>> Decisions(std::string_view prefix) const override {
     std::set<std::string> names;
@@ -219,7 +219,7 @@ class StagedTarget final : public ForwardingTarget {
   Result<std::string> Decided(std::string_view name) const override {
     std::optional<Error> why;
     for (std::size_t place = 0; place < places_.size(); ++place) {
-      if (!IsNear(place)) continue;
+      if (!reachable_.IsNear(place)) continue;
       auto decided = places_[place].target->Decided(name);
       if (decided) return decided;
       if (!why || why->code == ErrorCode::kNotFound) why = decided.error();
@@ -230,34 +230,26 @@ class StagedTarget final : public ForwardingTarget {
  private:
   CheckpointTarget& first() const { return *places_.front().target; }
 
-  // Does `work` at every place that answers; fails if it fails at all of them.
-  template <class Work>
-  Result<void> ForEachNear(const Work& work) const {
-    bool any = false;
-    for (std::size_t place = 0; place < places_.size(); ++place) {
-      if (!IsNear(place)) continue;
-      const auto outcome = work(*places_[place].target);
-      any |= static_cast<bool>(outcome);
-      troubles_[place] = outcome ? std::nullopt : std::optional(outcome.error());
-      if (!outcome && IsAway(outcome.error())) reach_[place] = Reach::kAway;
-    }
-    if (any) return {};
-    return *troubles_.front();
+  // The first one is near until it fails. Others are asked briefly.
+  static std::vector<ReachablePlaces::Place> ReachOf(const std::vector<StagedPlace>& places) {
+    std::vector<ReachablePlaces::Place> all;
+    for (const StagedPlace& place : places)
+      all.push_back({place.target.get(), all.empty() ? nullptr : place.probe.get()});
+    return all;
   }
 
-  // Whether the place answers, or may: the first one, until it does not. Others are asked briefly.
-  bool IsNear(std::size_t place) const {
-    if (place > 0 && reach_[place] == Reach::kUnknown) {
-      const auto answer = places_[place].probe->Steps();
-      const bool is_away = !answer && IsAway(answer.error());
-      reach_[place] = is_away ? Reach::kAway : Reach::kNear;
-      if (is_away) troubles_[place] = answer.error();
-    }
-    return reach_[place] != Reach::kAway;
+  const std::optional<Error>& TroubleOf(std::size_t place) const {
+    return reachable_.troubles()[place];
+  }
+
+  // Does `work` at every place that answers; fails if it fails at all of them.
+  Result<void> ForEachNear(const ReachablePlaces::Work& work) const {
+    if (reachable_.ForEachNear(work)) return {};
+    return *TroubleOf(0);
   }
 
   Error MayHaveMore(std::size_t place) const {
-    const Error& why = *troubles_[place];
+    const Error& why = *TroubleOf(place);
     return Error{why.code,
                  "checkpoint: " + places_[place].address + " of " + name_ +
                      " may have other steps, and cannot be asked: " + why.message,
@@ -286,10 +278,8 @@ class StagedTarget final : public ForwardingTarget {
   std::string name_;
   std::vector<StagedPlace> places_;
   SessionOptions options_;
-  enum class Reach : std::uint8_t { kUnknown, kNear, kAway };
-  mutable std::vector<Reach> reach_;
-  mutable std::vector<std::optional<Error>> troubles_;  // By place; of what was asked last.
-  mutable std::optional<RunLine> line_;                 // As it was when it was first asked for.
+  ReachablePlaces reachable_;
+  mutable std::optional<RunLine> line_;  // As it was when it was first asked for.
 };
 
 }  // namespace

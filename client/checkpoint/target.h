@@ -43,7 +43,8 @@ class CheckpointAttempt {
   virtual Result<WrittenFile> Put(std::string_view name, std::uint64_t size_bytes,
                                   const FileSource& source) = 0;
 
-  // The same for all segments of this rank's part. `released` as in SaveOptions; may be empty.
+  // The same for all segments of this rank's part; then everything that was kept is durable, too.
+  // `released` as in SaveOptions; may be empty.
   virtual Result<std::vector<WrittenFile>> PutSegments(std::span<SegmentFile> segments,
                                                        const std::function<void()>& released) = 0;
 
@@ -53,6 +54,10 @@ class CheckpointAttempt {
   // the file is not there, or is damaged: it is read, unless this process has verified it.
   virtual Result<std::optional<WrittenFile>> Keep(const PartManifest& base, std::uint32_t index,
                                                   std::string_view name) = 0;
+  // The attempt gives up a segment that was kept as `name`, which may then be written anew.
+  virtual Result<void> DropKept(std::string_view /*name*/) {
+    return {};  // A target that names no files before Commit().
+  }
   // After the last Keep() of segments of `step`: whether it is, and so was all the time, the save
   // `attempt`. If not, the segments may be another save's: what was kept is gone from here again,
   // and must not be published.

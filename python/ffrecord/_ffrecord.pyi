@@ -674,8 +674,14 @@ class CheckpointShards:
         """
     @property
     def attempt(self) -> str: ...
-    def write(self, rank: int, slices: list[_TensorSlice]) -> bytes:
-        """Return what the coordinator needs; slices as in PreparedSave."""
+    def write(
+        self,
+        rank: int,
+        slices: list[_TensorSlice],
+        training: list[str] = ...,
+        fails_if_unchanged: bool = False,
+    ) -> tuple[bytes, tuple[int, list[str]]]:
+        """Return what the coordinator needs, and `PreparedSave.unchanged`; slices as there."""
     def commit(self, shards: list[bytes], structure: bytes) -> tuple[int, str, int]: ...
 
 @final

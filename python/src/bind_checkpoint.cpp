@@ -191,9 +191,43 @@ CheckpointShards OpenShards(const TargetName& target, std::uint64_t step,
   }));
 }
 
-py::bytes WriteShard(CheckpointShards& shards, std::uint32_t rank, const py::list& slices) {
+// The tensors that train, and that a save has found unchanged.
+class Unchanged {
+ public:
+  Unchanged(std::size_t training_count, bool fails)
+      : training_count_(training_count), fails_(fails) {}
+
+  Result<void> Note(std::uint64_t last_step, std::span<const std::string> keys) {
+    keys_.assign(keys.begin(), keys.end());
+    last_step_ = last_step;
+    if (!fails_) return {};
+    return Error{ErrorCode::kInvalidArgument,
+                 "checkpoint: " + std::to_string(keys_.size()) + " of " +
+                     std::to_string(training_count_) +
+                     " tensors that train are bit-identical to those of step " +
+                     std::to_string(last_step_) + ", such as " + keys_.front() +
+                     "; nothing is saved. Does the optimizer have these tensors?"};
+  }
+  py::tuple AsTuple() const { return py::make_tuple(last_step_, keys_); }
+
+ private:
+  std::size_t training_count_;
+  bool fails_;
+  std::uint64_t last_step_ = 0;
+  std::vector<std::string> keys_;
+};
+
+// The shard, and what of `training` is unchanged.
+py::tuple WriteShard(CheckpointShards& shards, std::uint32_t rank, const py::list& slices,
+                     std::vector<std::string> training, bool fails_if_unchanged) {
   const auto tensors = TensorsOf(slices);
-  return Bytes(ValueOrRaise(WithoutGil([&] { return shards.Write(rank, tensors); })));
+  Unchanged unchanged(training.size(), fails_if_unchanged);
+  shards.Watch(std::move(training),
+               [&](std::uint64_t last_step, std::span<const std::string> keys) {
+                 return unchanged.Note(last_step, keys);
+               });
+  const auto written = ValueOrRaise(WithoutGil([&] { return shards.Write(rank, tensors); }));
+  return py::make_tuple(Bytes(written), unchanged.AsTuple());
 }
 
 py::tuple CommitShards(CheckpointShards& shards, const py::list& written,
@@ -217,19 +251,17 @@ class PreparedSave {
         step_(step),
         tensors_(TensorsOf(slices)),
         options_{direct,   incremental, SessionOptionsOf(timeout), {}, std::move(progress),
-                 replaces, turn,        std::move(training)} {
-    options_.unchanged = [this, fails_if_unchanged](std::uint64_t last_step,
-                                                    std::span<const std::string> keys) {
-      unchanged_.assign(keys.begin(), keys.end());
-      last_step_ = last_step;
-      return fails_if_unchanged ? Result<void>(Unchanged()) : Result<void>();
+                 replaces, turn,        std::move(training)},
+        unchanged_(options_.training.size(), fails_if_unchanged) {
+    options_.unchanged = [this](std::uint64_t last_step, std::span<const std::string> keys) {
+      return unchanged_.Note(last_step, keys);
     };
   }
   PreparedSave(const PreparedSave&) = delete;
   PreparedSave& operator=(const PreparedSave&) = delete;
 
   // The tensors that train and are as in the last save, and its step.
-  py::tuple unchanged() const { return py::make_tuple(last_step_, unchanged_); }
+  py::tuple unchanged() const { return unchanged_.AsTuple(); }
 
   py::tuple Commit(const py::bytes& structure, const py::object& group,
                    const py::object& released) {
@@ -255,21 +287,11 @@ class PreparedSave {
   }
 
  private:
-  Error Unchanged() const {
-    return Error{ErrorCode::kInvalidArgument,
-                 "checkpoint: " + std::to_string(unchanged_.size()) + " of " +
-                     std::to_string(options_.training.size()) +
-                     " tensors that train are bit-identical to those of step " +
-                     std::to_string(last_step_) + ", such as " + unchanged_.front() +
-                     "; nothing is saved. Does the optimizer have these tensors?"};
-  }
-
   std::string target_;
   std::uint64_t step_;
   std::vector<client::TensorView> tensors_;
   client::SaveOptions options_;
-  std::vector<std::string> unchanged_;
-  std::uint64_t last_step_ = 0;
+  Unchanged unchanged_;
 };
 
 StagingArena MakeArena(std::uint64_t size_bytes) {
@@ -463,7 +485,8 @@ void BindCheckpoint(py::module_& module) {
            py::arg("direct"), py::arg("timeout_s"), py::arg("incremental"),
            py::arg("progress") = nullptr, py::arg("replaces") = false, py::arg("turn") = 0)
       .def_property_readonly("attempt", &CheckpointShards::attempt)
-      .def("write", &WriteShard, py::arg("rank"), py::arg("slices"))
+      .def("write", &WriteShard, py::arg("rank"), py::arg("slices"),
+           py::arg("training") = std::vector<std::string>(), py::arg("fails_if_unchanged") = false)
       .def("commit", &CommitShards, py::arg("shards"), py::arg("structure"));
   module.def("checkpoint_item_sizes", [] {
     py::dict sizes;

@@ -353,3 +353,40 @@ def test_a_save_of_weights_that_did_not_train_can_fail(runs: Runs) -> None:
     ckpt.save(run, 2, {"model": model}, on_unchanged="raise")
     with pytest.raises(ValueError, match="on_unchanged is 'loud'"):
         ckpt.save(run, 3, {"model": model}, on_unchanged="loud")  # type: ignore[arg-type]
+
+
+@pytest.mark.wrong_data
+@pytest.mark.parametrize("named", [True, False])
+def test_torchs_planner_tells_of_tensors_that_did_not_train(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, named: bool
+) -> None:
+    """They are named, or require a gradient in the state that is saved."""
+    model = Trained()
+    names = [name for name, each in model.named_parameters() if each.requires_grad]
+    options: dict[str, Any] = {"training": [f"model.{name}" for name in names]} if named else {}
+
+    def save(step: int, **more: Any) -> None:  # noqa: ANN401
+        state = model.state_dict() if named else dict(model.named_parameters())
+        writer = CheckpointWriter(tmp_path, step=step, **options, **more)
+        dcp.save({"model": state, "step": step}, storage_writer=writer, no_dist=True)
+
+    with caplog.at_level(logging.WARNING, "ffrecord.checkpoint"):
+        save(1)
+        train(model, "first", "second")
+        save(2)
+        assert caplog.messages == []
+        train(model, "second")
+        save(3)
+        (message,) = caplog.messages
+        assert (
+            "2 of 4 tensors that train are bit-identical to those of step 2: model.first."
+            in message
+        )
+        caplog.clear()
+        save(4, on_unchanged="off")
+        assert caplog.messages == []
+    with pytest.raises(dcp.api.CheckpointException, match="4 of 4 tensors that train"):
+        save(5, on_unchanged="raise")
+    assert [commit.step for commit in ckpt.list(tmp_path)] == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match="on_unchanged is 'loud'"):
+        save(6, on_unchanged="loud")

@@ -4,6 +4,7 @@ Method: a table of troubles at one of two folders: lost, no folder, a folder tha
 damage in each file. The other place answers every question, and verification names the ill one.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 import ffrecord.checkpoint as ckpt
 from ffrecord.errors import ConflictError
+from thread_ranks import ThreadRank, ThreadRanks
 
 pytestmark = pytest.mark.wrong_data
 
@@ -192,3 +194,31 @@ def test_a_step_that_cannot_be_read_hides_no_other(tmp_path: Path, file: str) ->
         ckpt.load(tmp_path)
     loaded: Any = ckpt.load(tmp_path, step=1)
     assert loaded["w"][0] == 1
+
+
+@pytest.mark.parametrize("size", [-4096, -40, -8, 4096])
+@pytest.mark.parametrize("ill", [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_packed_copies_of_another_size_are_read_at_the_other_place(
+    tmp_path: Path, ill: tuple[int, int], size: int
+) -> None:
+    """Of two parts, at one place or another: no manifest has the size of a packed file."""
+    places = [tmp_path / "a", tmp_path / "b"]
+    target = ckpt.replicated_target(places)
+    saved = {"w": np.random.default_rng(3).integers(0, 9, 1_000_000)}
+
+    def save(rank: ThreadRank) -> object:
+        return ckpt.save(tmp_path / "run", 2, saved, group=rank, replicated="split")
+
+    ThreadRanks(2).must(save)
+    ckpt.copy(tmp_path / "run", target, 2, compress=True)
+    for part, place in enumerate(ill):
+        (packed,) = (places[place] / STEP / f"part-{part:05}").glob("*.packed")
+        os.truncate(packed, packed.stat().st_size + size)
+    loaded: Any = ckpt.load(target, resume=False)
+    assert np.array_equal(loaded["w"], saved["w"])
+    told = ckpt.verify(target)
+    assert any(str(places[ill[0]]) in message for message in told), told
+    for whole in {0, 1} - set(ill):
+        assert not any(str(places[whole]) in message for message in told), told
+    ckpt.copy(target, tmp_path / "back", 2)
+    assert ckpt.verify(tmp_path / "back") == []

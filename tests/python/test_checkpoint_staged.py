@@ -1,14 +1,14 @@
 """Goal: a step of a staged target is soon whole at every place, and found wherever it is whole.
 
-Method: folders and moto's store, which is slow, refuses, or is gone; places that are lost, damaged
-or of another node. Kills: test_checkpoint_staged_kills.py.
+Method: folders and moto's store; places that are lost, damaged or of another node. Places that
+fail, or have too much to do: test_checkpoint_staged_places.py. Kills:
+test_checkpoint_staged_kills.py.
 """
 
 import logging
 import shutil
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,31 +23,15 @@ from eventually import eventually
 from ffrecord.checkpoint import _staged
 from ffrecord.errors import CorruptionError, UnavailableError
 from object_store import Store
-from saved_at_a_store import client_of_store, keys_of, run_of, state
+from saved_at_a_store import state
+from staged_runs import GONE_S, far_run, flip, gone, steps_at
 from thread_ranks import ThreadRank, ThreadRanks, same
-
-GONE_S = 1.0  # Patience with a place that is gone; a busy machine answers within it.
 
 
 @pytest.fixture
 def run(request: pytest.FixtureRequest, store: Store) -> Iterator[str]:
-    """A run at the store, for the far place; whoever still tries to reach it gets through."""
-    yield run_of(request, store).replace("[", ".").replace("]", "")
-    store.serve_all()
-
-
-def steps_at(place: object) -> list[int]:
-    return [commit.step for commit in ckpt.list(str(place)) if not commit.damage]
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[100] ^= 1
-    path.write_bytes(content)
-
-
-def gone(number: int, method: str, path: str) -> str:
-    return "hang up"
+    """A run at the store."""
+    yield from far_run(request, store)
 
 
 # --- The way of a step ---------------------------------------------------------------------------
@@ -160,286 +144,6 @@ def test_what_an_earlier_process_left_is_copied(tmp_path: Path) -> None:
     eventually(lambda: steps_at(tmp_path / "far") == [1, 2, 3, 4, 5])
 
 
-# --- A place that fails --------------------------------------------------------------------------
-
-
-def test_a_place_that_is_gone_stops_no_save_and_catches_up(
-    run: str, store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    target = ckpt.stage(tmp_path / "near", run, tmp_path / "far", retry_s=0.05, timeout_s=GONE_S)
-    with ckpt.monitor() as saves:
-        store.set_door(gone)
-        commits = [ckpt.save(target, step, state(step), timeout_s=GONE_S) for step in (1, 2)]
-        with pytest.raises(ckpt.FlushError, match="s3://bucket"):
-            target.flush()
-        assert ckpt.list(tmp_path / "far") == commits  # Not held up by the other place.
-        with pytest.warns(UserWarning, match="may be a newer checkpoint"):
-            assert same(ckpt.load(target, timeout_s=GONE_S, resume=False), state(2))
-        assert target.stats()[0].failures > 0 and target.stats()[0].error != ""
-        store.serve_all()
-        eventually(lambda: ckpt.list(run) == commits)
-        target.flush()
-    figures = saves.report().figures()
-    assert [each.copied for each in target.stats()] == [2, 2]
-    # Lanes of other tests may still be at work in this process.
-    assert figures["checkpoint/flushes"] >= 4 and figures["checkpoint/failures"] == 0
-    assert figures["checkpoint/flush_failures"] > 0
-    assert "steps cannot be copied to s3://bucket" in caplog.text
-    assert target.stats()[0].error == ""
-
-
-def test_with_raise_the_next_save_fails_once(run: str, store: Store, tmp_path: Path) -> None:
-    target = ckpt.stage(tmp_path, run, on_failure="raise", timeout_s=GONE_S)
-    store.set_door(gone)
-    ckpt.save(target, 1, state(1), timeout_s=GONE_S)
-    with pytest.raises(ckpt.FlushError):
-        target.flush()
-    with pytest.raises(ckpt.FlushError, match="lacks steps"):
-        ckpt.save(target, 2, state(2), timeout_s=GONE_S)
-    store.serve_all()
-    ckpt.save(target, 2, state(2))
-    target.flush()
-    assert steps_at(run) == [1, 2]
-
-
-def test_with_wait_a_place_that_is_gone_lets_a_save_go_on_if_it_only_warns(
-    run: str, store: Store, tmp_path: Path
-) -> None:
-    options: dict[str, Any] = {"on_full": "wait", "on_failure": "warn", "waiting_steps_max": 1}
-    target = ckpt.stage(tmp_path, run, **options, timeout_s=GONE_S)
-    store.set_door(gone)
-    for step in (1, 2, 3):
-        ckpt.save(target, step, state(step), timeout_s=GONE_S)
-    store.serve_all()
-    target.flush()
-    assert steps_at(run) == [1, 2, 3]
-
-
-def test_a_damaged_step_is_told_and_keeps_no_other_from_its_copy(tmp_path: Path) -> None:
-    target = ckpt.stage(tmp_path / "near", tmp_path / "far")
-    for step in (1, 2, 3):
-        ckpt.save(tmp_path / "near", step, state(step))
-    (tmp_path / "near/step-000000002/part-00000.manifest").unlink()
-    flip(tmp_path / "near/step-000000001/part-00000/seg-0000")
-    with pytest.raises(ckpt.FlushError) as failed:
-        target.flush()
-    assert isinstance(failed.value.__cause__, CorruptionError)
-    assert steps_at(tmp_path / "far") == [3]
-    assert target.stats()[0].failures == 2
-
-
-def test_another_run_s_save_is_not_replaced(tmp_path: Path) -> None:
-    ckpt.save(tmp_path / "far", 1, state(11))
-    for step in (1, 2):
-        ckpt.save(tmp_path / "near", step, state(step))
-    with pytest.raises(ckpt.FlushError) as failed:
-        ckpt.stage(tmp_path / "near", tmp_path / "far").flush()
-    assert isinstance(failed.value.__cause__, FileExistsError)
-    assert same(ckpt.load(tmp_path / "far", step=1), state(11))
-    assert steps_at(tmp_path / "far") == [1, 2]
-
-
-def test_a_late_save_of_an_old_node_does_not_replace_a_newer_one(
-    run: str, store: Store, tmp_path: Path
-) -> None:
-    """The run went on at another node while the first one could not reach the far place."""
-    old = ckpt.stage(tmp_path / "old", run, on_failure="warn", timeout_s=GONE_S)
-    ckpt.save(old, 1, state(1))
-    old.flush()
-    store.set_door(gone)
-    ckpt.save(old, 2, state(2))
-    eventually(lambda: old.stats()[0].failures > 0)
-    store.serve_all()
-    new = ckpt.stage(tmp_path / "new", run)
-    ckpt.load(new, resume=True)
-    commit = ckpt.save(new, 2, state(12))
-    new.flush()
-    with pytest.raises(ckpt.FlushError, match="another save of step 2"):
-        old.flush()
-    assert ckpt.latest(run) == commit
-    assert same(ckpt.load(run, resume=False), state(12))
-
-
-def test_a_save_that_replaces_one_replaces_its_copy(run: str, store: Store, tmp_path: Path) -> None:
-    target = ckpt.stage(tmp_path, run)
-    ckpt.save(target, 1, state(1))
-    target.flush()
-    commit = ckpt.save(target, 1, state(2), overwrite=True)
-    target.flush()
-    assert ckpt.latest(run) == commit
-
-
-def test_going_back_replaces_nothing_of_another_run(tmp_path: Path) -> None:
-    near, far = tmp_path / "near", tmp_path / "far"
-    others = [ckpt.save(far, step, state(10 + step)) for step in (1, 2, 3, 4)]
-    for step in (1, 2, 3):
-        ckpt.save(near, step, state(step))
-    ckpt.load(near, step=2, resume=True)
-    ckpt.save(near, 3, state(23))
-    with pytest.raises(ckpt.FlushError):
-        ckpt.stage(near, far, on_failure="warn").flush()
-    assert ckpt.list(far, given_up=True) == others
-
-
-def test_a_run_that_has_gone_back_twice_is_flushed_at_once(tmp_path: Path) -> None:
-    near, far = tmp_path / "near", tmp_path / "far"
-    for step in (1, 2, 3, 4):
-        ckpt.save(near, step, state(step))
-    target = ckpt.stage(near, far, on_failure="warn")
-    target.flush()
-    for origin in (1, 2):
-        ckpt.load(near, step=origin, resume=True)
-        for step in (origin + 1, origin + 2):
-            ckpt.save(near, step, state(10 * origin + step))
-    target.flush()
-    assert ckpt.list(far) == ckpt.list(near)
-    assert same(ckpt.load(far, resume=False), state(24))
-
-
-# --- What waits is bounded -----------------------------------------------------------------------
-
-
-class Gate:
-    """A store that takes nothing until it opens."""
-
-    def __init__(self, store: Store) -> None:
-        self.open = threading.Event()
-        store.set_door(self)
-
-    def __call__(self, number: int, method: str, path: str) -> str:
-        """Hold writes up."""
-        if method in ("PUT", "POST"):
-            assert self.open.wait(60)
-        return "serve"
-
-
-@pytest.mark.parametrize("by", ["steps", "bytes"])
-def test_of_too_many_the_oldest_are_passed_over(
-    run: str, store: Store, tmp_path: Path, by: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    gate = Gate(store)
-    size = ckpt.save(tmp_path / "other", 1, state(1)).size_bytes
-    limit: dict[str, Any] = {"waiting_steps_max": 2}
-    if by == "bytes":
-        limit = {"waiting_bytes_max": 2 * size, "waiting_steps_max": 100}
-    target = ckpt.stage(tmp_path / "near", run, **limit, timeout_s=60)
-    ckpt.save(target, 1, state(1))
-    eventually(lambda: any("PUT" in each for each in store.seen))  # It is on its way.
-    for step in range(2, 6):
-        ckpt.save(target, step, state(step))
-    with ckpt.monitor() as saves:
-        gate.open.set()
-        target.flush()
-        roots = [each for each in store.seen if each.startswith("PUT") and ".root" in each]
-        steps = [int(each.split("step-")[1][:9]) for each in roots]
-        # Then there is time for the others, too: they are still here.
-        assert steps == [1, 4, 5, 2, 3]
-        assert steps_at(run) == [1, 2, 3, 4, 5]
-        assert saves.report().flush_skips == 2
-    assert "step 2 of" in caplog.text and "is passed over" in caplog.text
-
-
-def test_with_wait_a_save_waits_until_there_is_room(run: str, store: Store, tmp_path: Path) -> None:
-    gate = Gate(store)
-    target = ckpt.stage(tmp_path, run, waiting_steps_max=1, on_full="wait", timeout_s=60)
-    ckpt.save(target, 1, state(1))
-    second = threading.Thread(target=ckpt.save, args=(target, 2, state(2)))
-    second.start()
-    eventually(lambda: any("PUT" in each for each in store.seen))
-    assert steps_at(tmp_path) == [1]
-    assert second.is_alive()
-    gate.open.set()
-    second.join()
-    assert steps_at(run)[:1] == [1]
-    target.flush()
-    assert steps_at(run) == steps_at(tmp_path) == [1, 2]
-
-
-# --- Retention -----------------------------------------------------------------------------------
-
-
-def test_each_place_keeps_its_own_number_of_steps(run: str, tmp_path: Path) -> None:
-    target = ckpt.stage(tmp_path / "near", tmp_path / "mid", run, keep=(1, None, 3))
-    for step in range(1, 7):
-        ckpt.save(target, step, state(step))
-        target.flush()
-    target.flush()
-    assert steps_at(tmp_path / "near") == [6]
-    assert steps_at(tmp_path / "mid") == [1, 2, 3, 4, 5, 6]
-    assert steps_at(run) == [4, 5, 6]
-    assert steps_at(target) == [1, 2, 3, 4, 5, 6]
-    for step in range(1, 7):
-        assert same(ckpt.load(target, step=step, resume=False), state(step))
-
-
-@pytest.mark.wrong_data
-@pytest.mark.parametrize("name", ["root.manifest", "part-00000/seg-0000"])
-def test_a_damaged_step_takes_no_other_s_place_among_the_newest(tmp_path: Path, name: str) -> None:
-    near, far = tmp_path / "near", tmp_path / "far"
-    for step in (1, 2, 3):
-        ckpt.save(near, step, state(step))
-    flip(near / "step-000000003" / name)
-    with pytest.raises(ckpt.FlushError):
-        ckpt.stage(near, far, keep=(None, 1), on_failure="warn").flush()
-    assert steps_at(far) == [2]
-
-
-def test_the_only_whole_copy_stays(run: str, store: Store, tmp_path: Path) -> None:
-    target = ckpt.stage(tmp_path, run, keep=(1, None), retry_s=0.05, timeout_s=GONE_S)
-    store.set_door(lambda number, method, path: "503" if method == "PUT" else "serve")
-    for step in (1, 2, 3):
-        ckpt.save(target, step, state(step))
-    with pytest.raises(ckpt.FlushError):
-        target.flush()
-    assert steps_at(tmp_path) == [1, 2, 3]
-    store.serve_all()
-    target.flush()
-    assert steps_at(run) == [1, 2, 3]
-    assert steps_at(tmp_path) == [3]
-
-
-@pytest.mark.wrong_data
-def test_a_step_leaves_only_when_its_copy_was_read_and_is_whole(run: str, tmp_path: Path) -> None:
-    for step in (1, 2):
-        ckpt.save(tmp_path, step, state(step))
-    ckpt.stage(tmp_path, run).flush()
-    key = next(each for each in keys_of(run) if "step-000000001" in each and "seg-" in each)
-    client = client_of_store()
-    body = bytearray(client.get_object(Bucket="bucket", Key=key)["Body"].read())
-    body[100] ^= 1
-    client.put_object(Bucket="bucket", Key=key, Body=bytes(body))
-    target = ckpt.stage(tmp_path, run, keep=(1, None))
-    target.flush()
-    assert ckpt.verify(tmp_path, 1) == [] or ckpt.verify(run, 1) == []
-    target.flush()
-    target.flush()
-    assert ckpt.verify(run, 1) == []
-    assert steps_at(tmp_path) == [2]
-
-
-def test_steps_that_were_passed_over_do_not_fill_the_first_place(
-    run: str, store: Store, tmp_path: Path
-) -> None:
-    target = ckpt.stage(
-        tmp_path, run, keep=(1, None), waiting_steps_max=2, on_failure="warn", timeout_s=GONE_S
-    )
-    store.set_door(lambda number, method, path: "503" if method == "PUT" else "serve")
-    for step in range(1, 7):
-        ckpt.save(target, step, state(step))
-        with pytest.raises(ckpt.FlushError):
-            target.flush()
-    assert steps_at(tmp_path) == [5, 6]
-    store.set_door(gone)
-    for step in (7, 8, 9):
-        ckpt.save(target, step, state(step), timeout_s=GONE_S)
-        with pytest.raises(ckpt.FlushError):
-            target.flush()
-    assert steps_at(tmp_path)[-2:] == [8, 9] and len(steps_at(tmp_path)) <= 5
-    store.serve_all()
-    target.flush()
-    assert steps_at(run)[-2:] == [8, 9]
-
-
 # --- Loading -------------------------------------------------------------------------------------
 
 
@@ -548,73 +252,36 @@ def test_where_nothing_is_near_a_place_that_is_gone_is_an_error(
         ckpt.latest(target, timeout_s=GONE_S)
 
 
-# --- Going back, replacing, removing -------------------------------------------------------------
+# --- Verifying -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("near_is_lost", [False, True])
-def test_a_run_that_goes_back_goes_back_everywhere(
-    run: str, tmp_path: Path, near_is_lost: bool
-) -> None:
-    target = ckpt.stage(tmp_path / "near", run)
-    for step in (1, 2, 3):
-        ckpt.save(target, step, state(step))
-    target.flush()
-    if near_is_lost:
-        shutil.rmtree(tmp_path / "near")
-    ckpt.load(target, step=1, resume=True)
-    commit = ckpt.save(target, 2, state(12))
-    target.flush()
-    for place in (tmp_path / "near", run, target):
-        assert ckpt.latest(place) == commit
-        assert same(ckpt.load(place, resume=False), state(12))
-    assert steps_at(target) == [1, 2]
-
-
-def test_an_old_node_s_save_of_a_step_gives_way_to_the_one_on_the_line(
-    run: str, tmp_path: Path
-) -> None:
-    """The run went back while it was on another node, and came back to this one."""
-    here, there = tmp_path / "here", tmp_path / "there"
-    ckpt.stage(here, run)
+@pytest.mark.wrong_data
+def test_every_place_can_be_verified(run: str, store: Store, tmp_path: Path) -> None:
+    target = ckpt.stage(tmp_path / "near", tmp_path / "mid", run, timeout_s=GONE_S)
     for step in (1, 2):
-        ckpt.save(here, step, state(step))
-    ckpt.stage(here, run).flush()
-    ckpt.load(ckpt.stage(there, run), step=1, resume=True)
-    commit = ckpt.save(ckpt.stage(there, run), 2, state(12))
-    ckpt.stage(there, run).flush()
-    target = ckpt.stage(here, run)
-    assert ckpt.latest(target) == commit
-    assert same(ckpt.load(target, resume=False), state(12))
-    target.flush()
-    assert ckpt.latest(run) == commit
-
-
-def test_a_step_that_a_farther_place_has_is_committed(run: str, tmp_path: Path) -> None:
-    target = ckpt.stage(tmp_path, run)
-    ckpt.save(target, 1, state(1))
-    target.flush()
-    shutil.rmtree(tmp_path / "step-000000001")
-    with pytest.raises(FileExistsError):
-        ckpt.save(target, 1, state(11))
-    commit = ckpt.save(target, 1, state(11), overwrite=True)
-    assert same(ckpt.load(run, resume=False), state(1))
-    target.flush()
-    assert ckpt.list(run) == [commit]
-    assert same(ckpt.load(run, resume=False), state(11))
-
-
-def test_a_removed_step_is_gone_at_every_place(run: str, tmp_path: Path) -> None:
-    target = ckpt.stage(tmp_path, run)
-    for step in (1, 2, 3):
         ckpt.save(target, step, state(step))
     target.flush()
-    ckpt.remove(target, 2)
-    target.flush()
-    assert steps_at(run) == steps_at(tmp_path) == [1, 3]
-    ckpt.prune(target, keep_last=1)
-    assert steps_at(run) == steps_at(tmp_path) == [3]
+    assert ckpt.verify(target, every_place=True) == []
+    flip(tmp_path / "mid/step-000000002/part-00000/seg-0000")
+    assert ckpt.verify(target) == []
+    (message,) = ckpt.verify(target, every_place=True)
+    assert str(tmp_path / "mid") in message
+    assert ckpt.verify(target, 1, every_place=True) == []
+    told = cli.run("ffrecord", "checkpoint", "verify", "--every-place", target.address)
+    assert (told.returncode, told.stdout.strip()) == (3, message)
+
+    ckpt.remove(tmp_path / "mid", 2)  # As `keep` does: no damage.
+    assert ckpt.verify(target, every_place=True) == []
+    ckpt.save(tmp_path / "mid", 2, state(12))
+    (message,) = ckpt.verify(target, every_place=True)
+    assert "another save of step 2" in message
+    store.set_door(gone)
+    told_of = ckpt.verify(target, 1, every_place=True, timeout_s=GONE_S)
+    assert len(told_of) == 1 and "cannot be verified" in told_of[0] and run in told_of[0]
+    store.serve_all()
     with pytest.raises(FileNotFoundError):
-        ckpt.remove(target, 2)
+        ckpt.verify(target, 7, every_place=True)
+    assert ckpt.verify(tmp_path / "near", every_place=True) == []
 
 
 # --- Addresses -----------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from ffrecord._cli import console
 from ffrecord._cli.main import cli
 from ffrecord._cli.text import safe_lines, shown
 from reading import plain_file
+from small_disks import small_disk
 
 STEER = "a\x1b[2J\x9b1mb\u202e\n<b>"
 
@@ -160,20 +161,6 @@ def test_a_full_standard_output_is_named(tmp_path: Path, command: str, unbuffere
         )
     assert done.stderr == "failed: standard output: No space left on device\n"
     assert done.returncode == 4
-
-
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of that size; skips the test where none may be mounted."""
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"no tmpfs may be mounted here: {done.stderr.strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def keyed(folder: Path, count: int, *, is_column: bool = True) -> Path:

@@ -9,6 +9,7 @@ import click
 
 import ffrecord.checkpoint as ckpt
 import ffrecord.weights as weights
+from ffrecord._base import clock
 from ffrecord._base.addresses import STAGED, split_places
 from ffrecord._cli.console import EXIT_DAMAGE, confirm
 from ffrecord._cli.options import (
@@ -19,6 +20,7 @@ from ffrecord._cli.options import (
     timeout_option,
 )
 from ffrecord._cli.units import Size, Target, show_size
+from ffrecord.checkpoint import _staged as staged
 from ffrecord.checkpoint._backup import OF_A_STEP, Backup
 from ffrecord.checkpoint._retiring import retire
 from ffrecord.checkpoint._safetensors import tensor_sizes
@@ -88,15 +90,44 @@ def list_(target: str, timeout_s: float, as_json: bool) -> None:
     help="Compare the tensors with those of another step: its number, or TARGET/step-000001200; or "
     "with those in a safetensors file.",
 )
+@click.option(
+    "--every-place", is_flag=True, help="Read every copy that the places of a 'stage:' target have."
+)
+@click.option("--all", "all_steps", is_flag=True, help="Verify all steps, oldest first.")
+@click.option(
+    "--repeat",
+    "repeat_s",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="With --all: do it again so long after it has ended, until something is damaged.",
+)
 @_timeout
 @_as_json
 def verify(
-    target: str, step: int | None, against: str | None, timeout_s: float, as_json: bool
+    target: str,
+    step: int | None,
+    against: str | None,
+    every_place: bool,
+    all_steps: bool,
+    repeat_s: float | None,
+    timeout_s: float,
+    as_json: bool,
 ) -> None:
     """Verify every byte of a checkpoint; exit with status 3 if any is damaged or differs."""
+    if repeat_s is not None and not all_steps:
+        raise click.UsageError("--repeat needs --all")
+    if all_steps:
+        if step is not None or against is not None:
+            raise click.UsageError("--all takes neither --step nor --against")
+        _verify_all(target, every_place, repeat_s, timeout_s, as_json)
+        return
     other = int(against) if against is not None and against.isdecimal() else against
     damage = ckpt.verify(
-        target, "latest" if step is None else step, against=other, timeout_s=timeout_s
+        target,
+        "latest" if step is None else step,
+        against=other,
+        every_place=every_place,
+        timeout_s=timeout_s,
     )
     if as_json:
         click.echo(json.dumps({"damage": damage}))
@@ -104,6 +135,34 @@ def verify(
         click.echo("\n".join(damage) if damage else "no damage found")
     if damage:
         raise click.exceptions.Exit(EXIT_DAMAGE)
+
+
+def _verify_all(
+    target: str, every_place: bool, repeat_s: float | None, timeout_s: float, as_json: bool
+) -> None:
+    """Verify all steps, once or until one is damaged. A run may have none yet if this repeats."""
+    while True:
+        commits = ckpt.list(target, timeout_s=timeout_s)
+        if not commits and repeat_s is None:
+            _committed(target, timeout_s)
+        is_damaged = False
+        for commit in commits:
+            try:
+                damage = ckpt.verify(
+                    target, commit.step, every_place=every_place, timeout_s=timeout_s
+                )
+            except FileNotFoundError:
+                continue  # Retention has removed it meanwhile.
+            is_damaged |= bool(damage)
+            if as_json:
+                click.echo(json.dumps({"step": commit.step, "damage": damage}))
+            else:
+                click.echo(f"step {commit.step}: " + ("; ".join(damage) or "no damage found"))
+        if is_damaged:
+            raise click.exceptions.Exit(EXIT_DAMAGE)
+        if repeat_s is None:
+            return
+        clock.sleep(repeat_s)
 
 
 @checkpoint.command()
@@ -294,6 +353,8 @@ def _pushed(backup: Backup, dry_run: bool) -> list[ckpt.Commit]:
             if dry_run:
                 backup.check(commit)
             copied.append(commit if dry_run else backup.bring(commit))
+            if not dry_run:  # A staged target has places behind its first.
+                staged.saved(backup.target, copied[-1], replaces=False)
         except OF_A_STEP as error:
             if commit in backup.here():
                 failures.append(error)

@@ -35,6 +35,7 @@ from ffrecord.checkpoint._collector import without_collector
 from ffrecord.checkpoint._commit import Commit
 from ffrecord.checkpoint._copying import copy
 from ffrecord.checkpoint._difference import Difference, diff
+from ffrecord.checkpoint._every_place import damage_at_places
 from ffrecord.checkpoint._loading import OnCorrupt, load
 from ffrecord.checkpoint._monitoring import Monitor, Progress, Report, Save, ledger, monitor
 from ffrecord.checkpoint._peer_error import PeerError
@@ -151,10 +152,10 @@ def save(
             share the rest with it: files in a folder, extents at a daemon and in a cluster, copies
             that the store makes in a bucket. Costs one more hash of every byte, and one read of
             each shared file that this process has not verified since it was written; a damaged file
-            is written anew. Every checkpoint stays complete on its own. At several places
-            (`buddies:`) everything is written.
+            is written anew. Every checkpoint stays complete on its own.
         overwrite: replace a checkpoint of that step, also if it is whole. It stays until the new
-            one is durable.
+            one is durable. A step that another process has saved since this one loaded or saved
+            the step that it goes on from is not replaced.
         on_unchanged: what to do if tensors that train (parameters of a module in the state with
             `requires_grad`) are bit-identical to those that this process saved last at the target:
             log a warning, raise ValueError on all ranks and save nothing, or "off". Each rank looks
@@ -165,7 +166,8 @@ def save(
     Raises:
         TypeError: a value in the state would need pickling; names its path.
         FileExistsError: the step is committed already, and is whole: rank 0 reads all of it first.
-        ConflictError: another process has gone back to an earlier step than this one goes on from.
+        ConflictError: another process has gone back to an earlier step than this one goes on from,
+            or has saved the step that is to be replaced.
         ValueError: ranks disagree, their replicas differ (names tensor and ranks), something in the
             state of a rank could never be loaded, or a tensor is not covered exactly once.
         OSError: with errno, such as ENOSPC; nothing of the step is left.
@@ -300,6 +302,7 @@ def verify(
     step: int | Literal["latest"] = "latest",
     *,
     against: Against | None = None,
+    every_place: bool = False,
     timeout_s: float = 30.0,
 ) -> _list[str]:
     """Read every byte of a checkpoint; return one message for each bad block.
@@ -316,6 +319,8 @@ def verify(
             of the same target, a target and its step, or TARGET/step-000001200; or as in a
             safetensors file, which may have a part of the tensors. Digests of checkpoints are
             compared, so the tensors of the other one are not read, whatever mesh saved it.
+        every_place: of a staged target, read every copy, and not only the nearest. A place that
+            cannot be asked is damage, one that does not keep the step is not.
         timeout_s: for each call to a daemon or store.
 
     Raises:
@@ -329,7 +334,8 @@ def verify(
     listed = _ffrecord.list_steps(target, timeout_s)
     try:
         reader = _ffrecord.CheckpointReader(target, wanted, timeout_s)
-        damage = reader.verify()
+        found = reader.commit[0]
+        damage = damage_at_places(target, found, timeout_s) if every_place else reader.verify()
     except (CorruptionError, ConflictError, FileNotFoundError) as error:
         if wanted not in listed and isinstance(error, FileNotFoundError):
             raise
@@ -337,7 +343,9 @@ def verify(
     if damage and wanted in listed and wanted not in _ffrecord.list_steps(target, timeout_s):
         # It is being removed: with retention beside this, newer steps have come.
         if step == "latest" and newest_on_line(target, timeout_s) is not None:
-            return verify(target, step, against=against, timeout_s=timeout_s)
+            return verify(
+                target, step, against=against, every_place=every_place, timeout_s=timeout_s
+            )
         raise FileNotFoundError(
             errno.ENOENT, f"step {wanted} was removed while it was verified", str(target)
         )

@@ -15,6 +15,7 @@ from ffrecord import _ffrecord
 from ffrecord._base import clock
 from ffrecord._base.addresses import STAGED
 from ffrecord._base.giving_way import give_way
+from ffrecord.checkpoint import _activity as activity
 from ffrecord.checkpoint._backup import OF_A_STEP, Backup
 from ffrecord.checkpoint._commit import Commit
 from ffrecord.checkpoint._monitoring import ledger
@@ -171,8 +172,20 @@ class Lane:
                     return  # The log has it, and the save goes on.
 
     def _wait_for_room(self, swept: int) -> None:
-        """Wait until there is room, or until so many sweeps have ended."""
-        _wait(lambda: self._has_swept(swept) or not self._is_full(), self._changed)
+        """Wait until there is room, or until so many sweeps have ended.
+
+        Each step that gets there is progress of the save, for ranks that wait for it.
+        """
+        while not self._has_swept(swept) and self._is_full():
+            waiting = self._count_waiting()
+            activity.now(f"waits for room at {self.place}, for which {waiting} steps wait")
+
+            def is_over(seen: int = waiting) -> bool:
+                return (
+                    self._has_swept(swept) or not self._is_full() or self._count_waiting() != seen
+                )
+
+            _wait(is_over, self._changed)
 
     def flush(self, timeout_s: float | None) -> Exception | None:
         """Wait for a sweep that begins now; return why the place lacks steps.
@@ -227,6 +240,10 @@ class Lane:
                 self._failures,
                 "" if error is None else f"{type(error).__name__}: {error}",
             )
+
+    def _count_waiting(self) -> int:
+        with self._changed:
+            return len(self._waiting)
 
     def _is_full(self) -> bool:
         with self._changed:

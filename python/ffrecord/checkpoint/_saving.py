@@ -208,23 +208,26 @@ def commit(
         made = Commit(*prepared.commit(_tree_of_all(group, said, answers), group, released))
     if group is None or group.rank == 0:
         staged.saved(said.order.target, made, replaces=said.order.overwrite)
-    _tell_unchanged(prepared, said, made, 0 if group is None else group.rank)
+    rank = 0 if group is None else group.rank
+    tell_unchanged(prepared.unchanged, len(said.training), said.order.target, made.step, rank)
     return made
 
 
-def _tell_unchanged(prepared: _ffrecord.PreparedSave, said: Said, made: Commit, rank: int) -> None:
-    """Warn of tensors that train and are as in the last save."""
-    last_step, keys = prepared.unchanged
+def tell_unchanged(
+    unchanged: tuple[int, Sequence[str]], training_count: int, target: Target, step: int, rank: int
+) -> None:
+    """Warn of tensors that train and are as in the last save: its step, and their names."""
+    last_step, keys = unchanged
     if keys:
         named = ", ".join(keys[:_NAMED_MAX]) + (", ..." if len(keys) > _NAMED_MAX else "")
         _log.warning(
             "step %d of %s: on rank %d, %d of %d tensors that train are bit-identical to those of "
             'step %d: %s. Does the optimizer have them? (on_unchanged="off" does not look)',
-            made.step,
-            os.fsdecode(said.order.target),
+            step,
+            os.fsdecode(target),
             rank,
             len(keys),
-            len(said.training),
+            training_count,
             last_step,
             named,
         )

@@ -16,7 +16,7 @@ import io
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -51,6 +51,7 @@ from ffrecord.checkpoint._commit import Commit
 from ffrecord.checkpoint._monitoring import Save, ledger
 from ffrecord.checkpoint._pieces import Fetcher, Wanted, read_into
 from ffrecord.checkpoint._ranks import TensorSlice
+from ffrecord.checkpoint._saving import OnUnchanged, tell_unchanged
 from ffrecord.checkpoint._state import Flattener, named_values
 from ffrecord.checkpoint._steps import newest_on_line, step_number, tell_skipped
 from ffrecord.checkpoint._tensors import describe, plain_address
@@ -124,6 +125,8 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
         allow_pickle: bool = False,
         direct: bool = True,
         incremental: bool = False,
+        on_unchanged: OnUnchanged = "warn",
+        training: Iterable[str] = (),
         timeout_s: float = 30.0,
     ) -> None:
         """Store the arguments; write nothing yet.
@@ -143,14 +146,25 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
             direct: bypass the page cache if the file system allows it.
             incremental: write only what has changed since the newest checkpoint of the run, as
                 `ffrecord.checkpoint.save` does.
+            on_unchanged: what to do if tensors that train are bit-identical to those that this
+                process wrote last for this run: log a warning, raise ValueError, so that the save
+                fails on all ranks, or "off". A tensor trains if it requires a gradient, or is one
+                of `training`.
+            training: names of tensors in the state dict that train. Those of a module's
+                `state_dict` say nothing of gradients: name them, such as `model.` before the names
+                of `named_parameters`.
             timeout_s: for each call to a daemon.
         """
+        if on_unchanged not in ("warn", "raise", "off"):
+            raise ValueError(f'on_unchanged is {on_unchanged!r}, must be "warn", "raise" or "off"')
         StorageWriter.__init__(self)
         BlockingAsyncStager.__init__(self)
         self._path = None if path is None else target_from_root(path)
         self._step, self._overwrite = step, overwrite
         self._allow_pickle, self._direct, self._timeout_s = allow_pickle, direct, timeout_s
         self._incremental = incremental
+        self._on_unchanged: OnUnchanged = on_unchanged
+        self._training = frozenset(training)
         self._is_coordinator = False
         self._parts: _ffrecord.CheckpointShards | None = None
 
@@ -272,6 +286,7 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
         slices: list[TensorSlice] = []
         values: dict[str, object] = {}
         results: list[WriteResult] = []
+        training: set[str] = set()
         for item in plan.items:
             if item.type is WriteItemType.BYTE_IO:
                 values[item.index.fqn] = self._value(item, planner)
@@ -281,10 +296,20 @@ class CheckpointWriter(_AtPlace, StorageWriter, BlockingAsyncStager):
                 slices.append(tensor_slice)
                 owners.append(owner)
                 size = tensor_slice[6]
+                if self._trains(item):
+                    training.add(item.index.fqn)
             results.append(WriteResult(item.index, size, None))
-        part = self._parts.write(rank, slices)
+        part, unchanged = self._parts.write(
+            rank, slices, sorted(training), self._on_unchanged == "raise"
+        )
+        tell_unchanged(unchanged, len(training), target, step, rank)
         carried = WriteResult(MetadataIndex(_PART), len(part), (part, encode(values)))
         return [*results, carried]
+
+    def _trains(self, item: WriteItem) -> bool:
+        if self._on_unchanged == "off" or item.tensor_data is None:
+            return False
+        return item.tensor_data.properties.requires_grad or item.index.fqn in self._training
 
     def _value(self, item: WriteItem, planner: SavePlanner) -> object:
         """A value that is not a tensor: [value], or the planner's bytes as they are."""

@@ -159,6 +159,12 @@ class FFR_EXPORT CheckpointShards {
   // By which the other ranks join: begins with the attempt, 32 hex digits.
   const std::string& attempt() const noexcept;
 
+  // Looks for tensors that training should have changed, as SaveOptions say; before Write(). A
+  // shard that was written counts as saved.
+  void Watch(
+      std::vector<std::string> training,
+      std::function<Result<void>(std::uint64_t step, std::span<const std::string> keys)> unchanged);
+
   // Makes this rank's shard durable, and returns its description for Commit(). Ranks count from 0.
   // Fails as SaveCheckpoint, for this rank alone.
   Result<std::vector<std::byte>> Write(std::uint32_t rank, std::span<const TensorView> tensors);
