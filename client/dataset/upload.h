@@ -3,8 +3,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,7 +15,7 @@
 #include "client/dataset/durability.h"
 #include "client/dataset/extent_legs.h"
 #include "client/dataset/replica_writer.h"
-#include "libffrecord/base/side_by_side.h"
+#include "client/dataset/upload_plan.h"
 #include "libffrecord/format/dataset_manifest.h"
 
 namespace ffrecord::client {
@@ -43,7 +41,7 @@ namespace ffrecord::client {
 class Upload {
  public:
   // Called on the calling thread with the bytes that have been sent, in rising order.
-  using Progress = std::function<void(std::uint64_t)>;
+  using Progress = UploadProgress;
 
   // `id`, not 0: as that of an earlier upload of the same files in the same order, of which the
   // daemons keep what they have. Without one it is random. `durability`: of all extents; another
@@ -59,10 +57,7 @@ class Upload {
                                 std::span<const std::span<const std::byte>> pieces,
                                 const Progress& progress = {});
 
-  struct LocalFile {
-    std::string name;  // In the manifest.
-    std::filesystem::path path;
-  };
+  using LocalFile = client::LocalFile;
   // Files from the disk, whose entries come in their order. Some extents travel at a time: while
   // one waits for the disk of its daemon, another is sent. Calls `progress` with the number of
   // bytes of all files that were sent. Fails also as OpenReadOnly does, and with kCorruption if a
@@ -81,44 +76,14 @@ class Upload {
                                const Progress& progress = {});
 
  private:
-  using Sent = std::function<void(std::uint64_t)>;
-  // Files of one call, and all their extents in order.
-  struct Plan {
-    struct Place {
-      std::size_t file = 0, extent = 0;  // Index into the entries, and into its extents.
-    };
-    std::span<const LocalFile> files;
-    std::vector<ManifestFile> entries;
-    std::vector<Place> extents;
-    std::uint32_t first_file = 0;  // The number of the first one in this upload.
-  };
-  Result<Plan> MakePlan(std::span<const LocalFile> files);
-  // Does `work` with so many threads, and tells `progress` of what they send, on this one.
-  using Work = std::function<Result<void>(const SideBySide& others, const Sent& sent_more)>;
-  static Result<void> PutAll(std::size_t thread_count, const Progress& progress, const Work& work);
-  SourcedExtent ExtentOf(const Plan& plan, const Plan::Place& place) const noexcept {
-    return ExtentOf(plan.entries[place.file],
-                    plan.first_file + static_cast<std::uint32_t>(place.file), place.extent);
-  }
-  Result<void> PutStripe(Plan& plan, std::size_t stripe, std::span<ManifestExtent> parity,
-                         const SideBySide& others, const Sent& sent_more);
-  // An entry without extents yet.
-  static Result<ManifestFile> NewEntry(std::string name, std::uint64_t size_bytes);
-  SourcedExtent ExtentOf(const ManifestFile& file, std::uint32_t number,
-                         std::size_t extent) const noexcept;
-  // Calls `sent_more` with how many more bytes of it have been sent.
-  Result<ManifestExtent> PutExtent(const SourcedExtent& extent, const Source& source,
-                                   const Sent& sent_more, const StripeSpot* spot = nullptr);
+  // The first of `count` numbers of files, which no other file of this upload has.
+  std::uint32_t NextNumber(std::size_t count) noexcept;
+  Result<UploadPlan> MakePlan(std::span<const LocalFile> files);
 
   Durability durability_;
   ReplicaWriter replicas_;
   std::uint64_t id_;  // The first 8 bytes of every extent's id.
   std::atomic<std::uint32_t> next_file_{0};
 };
-
-// The bytes of a file that has `size_bytes`, until another thread of `others` fails. Borrows the
-// path and the threads.
-Result<ExtentSource> ReadSource(const std::filesystem::path& path, std::uint64_t size_bytes,
-                                const SideBySide& others);
 
 }  // namespace ffrecord::client

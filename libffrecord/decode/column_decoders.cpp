@@ -9,6 +9,8 @@
 #include <ffrecord/array_headers.h>
 #include <ffrecord/images.h>
 
+#include "libffrecord/decode/image_column.h"
+
 namespace ffrecord {
 namespace {
 
@@ -75,8 +77,9 @@ std::string Spelled(const std::string& dtype, std::span<const std::uint64_t> sha
 
 }  // namespace
 
-std::shared_ptr<const ColumnDecoder> ImageDecoder::ForColumn(std::uint32_t threads) const {
-  return std::make_shared<ImageColumn>(*this, threads);
+std::shared_ptr<const ColumnDecoder> MakeImageColumn(const ImageDecoder& decoder,
+                                                     std::uint32_t threads) {
+  return std::make_shared<ImageColumn>(decoder, threads);
 }
 
 std::shared_ptr<const ColumnDecoder> NpyColumnDecoder(std::string dtype,

@@ -13,6 +13,7 @@
 #include "libffrecord/base/patience.h"
 #include "libffrecord/base/shared_work.h"
 #include "libffrecord/decode/crop.h"
+#include "libffrecord/decode/image_column.h"
 #include "libffrecord/decode/jpeg.h"
 #include "libffrecord/decode/pixels.h"
 #include "libffrecord/decode/resize.h"
@@ -281,6 +282,10 @@ Result<ImageDecoder::Output> ImageDecoder::DecodeBatch(std::span<Picture> pictur
     if (pictures[i].error) std::fill(pictures[i].out, output.memory->data() + end, std::byte{0});
   }
   return output;
+}
+
+std::shared_ptr<const ColumnDecoder> ImageDecoder::ForColumn(std::uint32_t threads) const {
+  return MakeImageColumn(*this, threads);
 }
 
 Result<std::shared_ptr<std::span<std::byte>>> ImageDecoder::Memory(std::size_t size_bytes) {

@@ -1,8 +1,10 @@
 #include "libffrecord/net/replicas/replica_reads.h"
 
 #include <algorithm>
+#include <map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/net/replicas/replica_steps.h"
@@ -61,49 +63,14 @@ ReplicaReads::Time ReplicaReads::NextTime() const {
   return next;
 }
 
-// --- Choosing ------------------------------------------------------------------------------------
-
-ReplicaReads::Part ReplicaReads::Stepping::MakePart(const PartSize& size) const {
-  const ReplicaMap& map = *reads_.map_;
-  const auto nodes = map.NodesOf(size.extent);
-  const std::size_t count = std::min(nodes.size(), ReplicaMap::kCandidatesMax);
-  return {size.extent,        size.bytes,
-          nodes.first(count), std::min(count, map.OwnerCountOf(size.extent)),
-          map.MovesExtents(), map.AsksInOrder()};
-}
-
-// The best owner that was not asked yet, else the first other node. The same for all parts of an
-// extent in one step, so that the node can merge neighbours.
-std::optional<std::size_t> ReplicaReads::Stepping::Pick(const Part& part, Among among) {
-  const Candidates excluded = part.asked | part.refused | part.under_way;
-  const auto [picked, is_new] = picked_.try_emplace({part.extent, excluded, among});
-  if (is_new) picked->second = Best(part, excluded, among);
-  return picked->second;
-}
-
-std::optional<std::size_t> ReplicaReads::Stepping::Best(const Part& part, Candidates excluded,
-                                                        Among among) const {
-  const auto nodes = part.nodes;
-  std::optional<std::size_t> best;
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    if (i >= part.owner_count && (best || among == Among::kOwners)) break;
-    if ((excluded & Bit(i)) != 0) continue;
-    const bool may_be_asked = among == Among::kOwners || among == Among::kWell
-                                  ? health_.MayAsk(nodes[i], now_)
-                                  : !health_.IsBusy(nodes[i], now_);
-    if (!may_be_asked) continue;
-    if (among != Among::kAll && health_.IsDamaged(part.extent, nodes[i], now_)) continue;
-    if (!best || health_.IsBetter(nodes[i], nodes[*best], now_)) best = i;
-  }
-  return best;
-}
+// --- Asking --------------------------------------------------------------------------------------
 
 void ReplicaReads::Stepping::Ask(BatchId id, std::uint32_t number, std::size_t candidate,
                                  LegKind kind) {
   Part& part = reads_.batches_.at(id).parts[number];
   const NodeIndex node = part.nodes[candidate];
-  part.asked |= Bit(candidate);
-  part.under_way |= Bit(candidate);
+  part.asked |= Part::Bit(candidate);
+  part.under_way |= Part::Bit(candidate);
   if (kind == LegKind::kDirect) part.has_direct = true;
   health_.Sent(node, part.bytes, now_);
   const auto is_same = [&](const Outgoing& other) {
@@ -129,11 +96,12 @@ void ReplicaReads::Stepping::AskFirst(BatchId id, Batch& batch) {
 void ReplicaReads::Stepping::AskNext(BatchId id, Batch& batch, std::uint32_t number) {
   Part& part = batch.parts[number];
   if (batch.is_over || !part.is_wanted() || part.is_brought()) return;
-  if (const auto candidate = Choose(part)) return Ask(id, number, *candidate, KindFor(part));
-  if (NeedsMap(part)) Seek(batch);
+  if (const auto candidate = choice_.Choose(part))
+    return Ask(id, number, *candidate, KindFor(part));
+  if (choice_.NeedsMap(part)) Seek(batch);
   if (part.moves && part.nodes.empty()) {
     part.trouble = ErrorCode::kUnavailable;  // That says nothing about the extent.
-  } else if ((part.refused | part.absent) == All(part.nodes.size())) {
+  } else if ((part.refused | part.absent) == Part::All(part.nodes.size())) {
     if (part.absent == 0 || part.is_last_round)
       return End(batch, {id, number,
                          part.refusal == ErrorCode::kOk ? ErrorCode::kNotFound : part.refusal});
@@ -155,36 +123,6 @@ ReplicaReads::Time ReplicaReads::Stepping::RoundAt(BatchId id, Batch& batch, boo
   return batch.round_at;
 }
 
-// None: nobody is to be asked now.
-std::optional<std::size_t> ReplicaReads::Stepping::Choose(const Part& part) {
-  if (part.keeps_order) {
-    if (const auto first = FirstWell(part)) {
-      const bool is_due = ((part.asked | part.under_way) & Bit(*first)) == 0 &&
-                          !health_.IsBusy(part.nodes[*first], now_);
-      return is_due ? first : std::nullopt;
-    }
-  }
-  auto candidate = Pick(part, Among::kWell);
-  if (!candidate) candidate = Pick(part, Among::kWhole);
-  if (!candidate) candidate = Pick(part, Among::kAll);
-  return candidate;
-}
-
-// The first candidate that answers, if only that it is busy, and that may have the part.
-std::optional<std::size_t> ReplicaReads::Stepping::FirstWell(const Part& part) const {
-  const Candidates out = part.refused | part.absent | part.silent;
-  for (std::size_t i = 0; i < part.nodes.size(); ++i)
-    if ((out & Bit(i)) == 0 && !health_.IsInTrouble(part.nodes[i]) &&
-        !health_.IsDamaged(part.extent, part.nodes[i], now_))
-      return i;
-  return std::nullopt;
-}
-
-// Whether no candidate answers that may have the part.
-bool ReplicaReads::Stepping::NeedsMap(const Part& part) const {
-  return part.moves && part.is_wanted() && !part.is_brought() && !FirstWell(part);
-}
-
 void ReplicaReads::Stepping::Seek(Batch& batch) {
   if (batch.seek_at != Time::max()) return;
   batch.seek_at = now_ + kSeekEvery;
@@ -195,7 +133,7 @@ void ReplicaReads::Stepping::Seek(Batch& batch) {
 void ReplicaReads::Stepping::Probe(BatchId id, Batch& batch, std::uint32_t number) {
   const Part& part = batch.parts[number];
   for (std::size_t i = 0; i < part.owner_count && part.has_direct; ++i)
-    if ((part.asked & Bit(i)) == 0 && health_.TakeProbe(part.nodes[i], now_))
+    if ((part.asked & Part::Bit(i)) == 0 && health_.TakeProbe(part.nodes[i], now_))
       Ask(id, number, i, LegKind::kProbe);
 }
 
@@ -227,11 +165,46 @@ void ReplicaReads::Stepping::On(const Begin& begin) {
   FFR_ASSERT(is_new);
   Batch& batch = made->second;
   batch.parts.reserve(begin.parts.size());
-  for (const PartSize& part : begin.parts) batch.parts.push_back(MakePart(part));
+  for (const PartSize& part : begin.parts)
+    batch.parts.push_back(Part::Make(*reads_.map_, part.extent, part.bytes));
   batch.deadline = begin.deadline;
   batch.open_count = batch.parts.size();
   AskFirst(begin.batch, batch);
   EndBatchIfDone(begin.batch);
+}
+
+void ReplicaReads::Stepping::On(const NewMap& newer) {
+  reads_.map_ = newer.map;
+  // None refers to the map before once the first one is asked for.
+  std::map<BatchId, std::vector<std::uint32_t>> changed;
+  for (auto& [id, batch] : reads_.batches_) {
+    std::vector<std::uint32_t> parts;
+    for (std::uint32_t number = 0; number < batch.parts.size(); ++number)
+      if (batch.parts[number].GoBy(*newer.map)) parts.push_back(number);
+    if (parts.empty()) continue;
+    FindCandidates(batch);
+    changed.emplace(id, std::move(parts));
+  }
+  for (const auto& [id, parts] : changed) {
+    Batch& batch = reads_.batches_.at(id);
+    for (const std::uint32_t number : parts) AskNext(id, batch, number);
+    EndBatchIfDone(id);
+  }
+}
+
+// Where the nodes of the batch's legs are among the candidates of the new map.
+void ReplicaReads::Stepping::FindCandidates(Batch& batch) {
+  for (Part& part : batch.parts) part.under_way = part.silent = part.former = 0;
+  for (const LegId id : batch.legs) {
+    Leg& leg = reads_.legs_.at(id);
+    for (Entry& entry : leg.entries) {
+      if (entry.has_ended) continue;
+      Part& part = batch.parts[entry.part];
+      entry.candidate = part.PlaceOf(leg.node);
+      part.NoteUnderWay(entry.candidate);
+      if (leg.is_silent) part.NoteSilent(entry.candidate);
+    }
+  }
 }
 
 void ReplicaReads::Stepping::On(const Arrived& arrived) {
@@ -344,7 +317,7 @@ void ReplicaReads::Stepping::Hear(NodeIndex node, Time at) {
     const auto batch = reads_.batches_.find(leg.batch);
     if (batch == reads_.batches_.end()) continue;
     for (const Entry& entry : leg.entries)
-      if (!entry.has_ended) NoteHeard(batch->second.parts[entry.part], entry);
+      if (!entry.has_ended) batch->second.parts[entry.part].NoteHeard(entry.candidate);
   }
 }
 
@@ -368,7 +341,7 @@ void ReplicaReads::Stepping::EndEntry(LegId id, Leg& leg, std::uint32_t index, E
   if (found == reads_.batches_.end()) return;
   Batch& batch = found->second;
   Part& part = batch.parts[entry.part];
-  NoteEnded(part, entry, leg.is_silent);
+  part.NoteEnded(entry.candidate, leg.is_silent);
   if (status == ErrorCode::kUnavailable && !leg.has_ended) {
     // It answers. Where it fetches what it lacks, it goes on with all else meanwhile.
     if (part.keeps_order)
@@ -407,7 +380,7 @@ void ReplicaReads::Stepping::Failed(BatchId id, Batch& batch, std::uint32_t numb
   Part& part = batch.parts[number];
   if (IsRefusal(status)) {
     const bool may_come = part.moves && status == ErrorCode::kNotFound;
-    (may_come ? part.absent : part.refused) |= Bit(candidate);
+    (may_come ? part.absent : part.refused) |= Part::Bit(candidate);
     if (Weight(status) > Weight(part.refusal)) part.refusal = status;
   } else if (part.trouble != ErrorCode::kUnavailable) {
     part.trouble = status;
@@ -514,7 +487,7 @@ void ReplicaReads::Stepping::Retry(BatchId id, Batch& batch) {
 
 void ReplicaReads::Stepping::SeekAgain(Batch& batch) {
   batch.seek_at = Time::max();
-  if (std::ranges::any_of(batch.parts, [&](const Part& part) { return NeedsMap(part); }))
+  if (std::ranges::any_of(batch.parts, [&](const Part& part) { return choice_.NeedsMap(part); }))
     Seek(batch);
 }
 
@@ -533,7 +506,7 @@ void ReplicaReads::Stepping::Suspect(NodeIndex node) {
     Batch& batch = found->second;
     for (const Entry& entry : leg.entries) {
       if (entry.has_ended) continue;
-      NoteSilent(batch.parts[entry.part], entry);
+      batch.parts[entry.part].NoteSilent(entry.candidate);
       AskNext(leg.batch, batch, entry.part);
     }
   }
@@ -546,10 +519,10 @@ void ReplicaReads::Stepping::Hedge(Leg& leg) {
   for (const Entry& entry : leg.entries) {
     const Part& part = batch.parts[entry.part];
     if (entry.has_ended || batch.is_over || !part.is_wanted() || part.bytes > kHedgedBytesMax ||
-        part.under_way != Bit(entry.candidate) ||
+        part.under_way != Part::Bit(entry.candidate) ||
         part.former != (entry.candidate == kFormer ? 1 : 0))
       continue;
-    const auto candidate = Pick(part, Among::kOwners);
+    const auto candidate = choice_.Pick(part, ReplicaChoice::Among::kOwners);
     if (!candidate) continue;
     if (!health_.TakeHedge()) {
       leg.hedge_at = now_ + health_.HedgeAfter();

@@ -11,6 +11,7 @@
 #include <ffrecord/result.h>
 
 #include "libffrecord/base/back_off.h"
+#include "libffrecord/net/replicas/replica_choice.h"
 #include "libffrecord/net/replicas/replica_health.h"
 #include "libffrecord/net/replicas/replica_map.h"
 #include "libffrecord/net/rpc/channel.h"
@@ -152,35 +153,10 @@ class ReplicaReads {
   bool IsAsked(NodeIndex node) const noexcept { return nodes_[node].entry_count > 0; }
 
  private:
-  using Candidates = std::uint64_t;  // A bit for each candidate of an extent, in their order.
+  using Part = ReplicaPart;
+  using Candidates = Part::Candidates;
+  static constexpr std::uint8_t kFormer = Part::kFormer;
 
-  struct Part {
-    std::uint32_t extent;
-    std::uint64_t bytes;
-    std::span<const NodeIndex> nodes;  // Nodes of the extent, the owners first.
-    std::size_t owner_count;
-    bool moves;                     // From node to node.
-    bool keeps_order;               // One candidate is asked at a time, the first that answers.
-    Time retry_at = Time::max();    // Its next round, for which it waits.
-    Time sought_at = Time::max();   // When its next round begins, if no node had it in this one.
-    Time final_from = Time::max();  // A round from then on is the last in which no node has it.
-    bool is_last_round = false;
-    Candidates asked = 0;      // In this round.
-    Candidates refused = 0;    // They will not have it later either.
-    Candidates absent = 0;     // They do not have it, in this round.
-    Candidates under_way = 0;  // Legs that have not ended for it,
-    Candidates silent = 0;     // and those of them that are suspected.
-    std::uint32_t former = 0;  // Legs at nodes that are no candidates, not suspected.
-    bool has_direct = false;   // One of them is direct.
-    bool is_done = false;      // Its end was reported, or nobody wants it.
-    LegId won_leg = 0;         // Has the bytes, and the part's end waits for the direct leg's.
-    std::uint32_t won_entry = 0;
-    ErrorCode refusal = ErrorCode::kOk;  // That which says most.
-    ErrorCode trouble = ErrorCode::kOk;  // Status of the nodes that may come back.
-
-    bool is_wanted() const noexcept { return !is_done && won_leg == 0; }
-    bool is_brought() const noexcept { return (under_way & ~silent) != 0 || former > 0; }
-  };
   struct Batch {
     std::vector<Part> parts;
     Time deadline;
@@ -200,7 +176,6 @@ class ReplicaReads {
       retry_at = std::min(retry_at, time);
     }
   };
-  static constexpr std::uint8_t kFormer = ReplicaMap::kCandidatesMax;
   struct Entry {
     std::uint64_t bytes;
     std::uint32_t part;

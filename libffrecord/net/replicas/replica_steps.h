@@ -1,13 +1,9 @@
 #pragma once
 
-// The inside of ReplicaReads, for its own files: replica_reads.cpp, and newer_maps.cpp.
+// The inside of ReplicaReads, for replica_reads.cpp.
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <optional>
-#include <span>
-#include <tuple>
 #include <vector>
 
 #include "libffrecord/net/replicas/replica_reads.h"
@@ -18,7 +14,11 @@ namespace ffrecord::net {
 class ReplicaReads::Stepping {
  public:
   Stepping(ReplicaReads& reads, Time now, Actions& actions)
-      : reads_(reads), health_(reads.health_), now_(now), actions_(actions) {}
+      : reads_(reads),
+        health_(reads.health_),
+        now_(now),
+        actions_(actions),
+        choice_(health_, now) {}
 
   void On(const Begin& begin);
   void On(const NewMap& newer);
@@ -31,23 +31,7 @@ class ReplicaReads::Stepping {
   void SendAll();
 
  private:
-  // --- Choosing ---
-  // Among whom a part's next node is chosen.
-  enum class Among : std::uint8_t {
-    kOwners,  // Owners that are well, and whose copy is not known to be damaged.
-    kWell,    // The same, and nodes that are no owners.
-    kWhole,   // Those that are in trouble too.
-    kAll,     // And those whose copy is damaged.
-  };
-  Part MakePart(const PartSize& size) const;
-  static Candidates Bit(std::size_t candidate) {
-    return candidate == kFormer ? 0 : Candidates{1} << candidate;
-  }
-  static Candidates All(std::size_t count) {
-    return count == 0 ? 0 : ~Candidates{0} >> (64 - count);
-  }
-  std::optional<std::size_t> Pick(const Part& part, Among among);
-  std::optional<std::size_t> Best(const Part& part, Candidates excluded, Among among) const;
+  // --- Asking ---
   void Ask(BatchId id, std::uint32_t number, std::size_t candidate, LegKind kind);
   static LegKind KindFor(const Part& part) {
     return part.has_direct ? LegKind::kApart : LegKind::kDirect;
@@ -55,20 +39,11 @@ class ReplicaReads::Stepping {
   void AskFirst(BatchId id, Batch& batch);
   void AskNext(BatchId id, Batch& batch, std::uint32_t number);
   Time RoundAt(BatchId id, Batch& batch, bool keeps_order);
-  std::optional<std::size_t> Choose(const Part& part);
-  std::optional<std::size_t> FirstWell(const Part& part) const;
-  bool NeedsMap(const Part& part) const;
   void Seek(Batch& batch);
   void Probe(BatchId id, Batch& batch, std::uint32_t number);
 
-  // --- Newer maps ---
-  bool Replan(Part& part) const;
+  // Finds the places of the nodes of the batch's legs among the candidates of the new map.
   void FindCandidates(Batch& batch);
-  static std::uint8_t PlaceOf(NodeIndex node, std::span<const NodeIndex> nodes);
-  static void NoteUnderWay(Part& part, const Entry& entry);
-  static void NoteSilent(Part& part, const Entry& entry);
-  static void NoteHeard(Part& part, const Entry& entry);
-  static void NoteEnded(Part& part, const Entry& entry, bool is_silent);
 
   // --- Answers ---
   bool IsToBlame(const Leg& leg) const;
@@ -100,7 +75,7 @@ class ReplicaReads::Stepping {
   const Time now_;
   Actions& actions_;
   std::vector<Outgoing> outgoing_;
-  std::map<std::tuple<std::uint32_t, Candidates, Among>, std::optional<std::size_t>> picked_;
+  ReplicaChoice choice_;
 };
 
 }  // namespace ffrecord::net

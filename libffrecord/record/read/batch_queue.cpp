@@ -352,15 +352,16 @@ Result<int> BatchQueue::EventDescriptor() {
   return impl_->EventDescriptor();
 }
 
-Result<BatchQueue> RecordReader::OpenQueue(const BatchQueue::Options& options) const {
+Result<BatchQueue> OpenBatchQueue(const RecordReader::Impl& reader,
+                                  const BatchQueue::Options& options) {
   constexpr std::uint32_t kBatchesMax = 64;
   if (options.batches_in_flight < 1 || options.batches_in_flight > kBatchesMax)
     return Error{ErrorCode::kInvalidArgument, "read batches: batches_in_flight is " +
                                                   std::to_string(options.batches_in_flight) +
                                                   ", must be 1 to 64"};
-  auto ranges = FFR_TRY(impl_->source->MakeQueue(
+  auto ranges = FFR_TRY(reader.source->MakeQueue(
       options.one_thread ? RangeReader::QueueUse::kOneThread : RangeReader::QueueUse::kAnyThread));
-  return BatchQueue(std::make_unique<BatchQueue::Impl>(*impl_, options, std::move(ranges)));
+  return BatchQueue(std::make_unique<BatchQueue::Impl>(reader, options, std::move(ranges)));
 }
 
 }  // namespace ffrecord

@@ -50,4 +50,8 @@ struct BatchQueue::Impl {
   std::optional<Completion> TakeComplete();
 };
 
+// RecordReader::OpenQueue.
+Result<BatchQueue> OpenBatchQueue(const RecordReader::Impl& reader,
+                                  const BatchQueue::Options& options);
+
 }  // namespace ffrecord

@@ -1,3 +1,5 @@
+#include "libffrecord/record/read/read_column.h"
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -226,27 +228,27 @@ class ColumnRead {
 
 }  // namespace
 
-Result<void> RecordReader::ReadColumn(std::size_t column, std::uint64_t first, std::uint64_t count,
-                                      std::span<std::byte> destination,
-                                      const GiveUp& give_up) const {
+Result<void> ReadColumnOf(const RecordReader& records, const RecordReader::Impl& reader,
+                          std::size_t column, std::uint64_t first, std::uint64_t count,
+                          std::span<std::byte> destination, Patience& patience) {
   const auto invalid = [](const std::string& found) {
     return Error{ErrorCode::kInvalidArgument, "read column: " + found};
   };
-  const Schema& columns = *impl_->schema;
+  const Schema& columns = *reader.schema;
   if (column >= columns.columns().size())
     return invalid("there is no column " + std::to_string(column));
   if (columns.width_bytes(column) == 0)
     return invalid("the values of '" + columns.columns()[column].name +
                    "' have no fixed width; read the records");
-  if (first > record_count() || count > record_count() - first)
+  const std::uint64_t record_count = reader.record_count();
+  if (first > record_count || count > record_count - first)
     return Error{ErrorCode::kOutOfRange, "read column: " + std::to_string(count) +
                                              " values from record " + std::to_string(first) +
-                                             " on: there are " + std::to_string(record_count())};
+                                             " on: there are " + std::to_string(record_count)};
   if (count != destination.size() / columns.width_bytes(column) ||
       destination.size() % columns.width_bytes(column) != 0)
     return invalid("the destination is not as large as the values");
-  Patience patience(give_up);
-  return ColumnRead(*this, *impl_, column, patience).Run({first, count, destination});
+  return ColumnRead(records, reader, column, patience).Run({first, count, destination});
 }
 
 }  // namespace ffrecord

@@ -8,10 +8,12 @@
 #include "libffrecord/base/assert.h"
 #include "libffrecord/format/fingerprint.h"
 #include "libffrecord/record/index/spliced_files.h"
+#include "libffrecord/record/read/batch_queue.h"
 #include "libffrecord/record/read/find_keys.h"
 #include "libffrecord/record/read/index_fetches.h"
 #include "libffrecord/record/read/open_records.h"
 #include "libffrecord/record/read/read_batch.h"
+#include "libffrecord/record/read/read_column.h"
 #include "libffrecord/record/read/record_reader_impl.h"
 #include "libffrecord/source/file_copies.h"
 #include "libffrecord/source/local_files.h"
@@ -169,6 +171,17 @@ Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices,
                                       const GiveUp& give_up) const {
   Patience patience(give_up);
   return ReadRecords(*impl_, indices, patience);
+}
+
+Result<BatchQueue> RecordReader::OpenQueue(const BatchQueue::Options& options) const {
+  return OpenBatchQueue(*impl_, options);
+}
+
+Result<void> RecordReader::ReadColumn(std::size_t column, std::uint64_t first, std::uint64_t count,
+                                      std::span<std::byte> destination,
+                                      const GiveUp& give_up) const {
+  Patience patience(give_up);
+  return ReadColumnOf(*this, *impl_, column, first, count, destination, patience);
 }
 
 Result<void> RecordReader::ReadSizes(std::span<const std::uint64_t> indices,

@@ -222,9 +222,4 @@ Result<RecordWriter> AppendToRecords(const std::filesystem::path& path,
   return RecordWriter(std::move(impl));
 }
 
-Result<RecordWriter> RecordWriter::Append(const std::filesystem::path& path,
-                                          const AppendOptions& options) {
-  return AppendToRecords(path, options, nullptr);
-}
-
 }  // namespace ffrecord

@@ -356,6 +356,11 @@ Result<RecordWriter> RecordWriter::Create(const std::filesystem::path& path, Sch
   return CreateRecordWriter(path, std::move(schema), options, std::move(internals));
 }
 
+Result<RecordWriter> RecordWriter::Append(const std::filesystem::path& path,
+                                          const AppendOptions& options) {
+  return AppendToRecords(path, options, nullptr);
+}
+
 RecordWriter::RecordWriter(std::unique_ptr<Impl> impl) noexcept : impl_(std::move(impl)) {}
 RecordWriter::RecordWriter(RecordWriter&&) noexcept = default;
 RecordWriter& RecordWriter::operator=(RecordWriter&&) noexcept = default;

@@ -338,33 +338,18 @@ class Records(ABC):
         return min(_READ_AHEAD_RECORDS_MAX, max(1, _READ_AHEAD_BYTES // mean))
 
 
-class Subset(Records):
-    """Some records of `source`, in an order of its own; made by `subset` and `filter`.
+class View(Records):
+    """Records that are made of those of one `source`; its properties are theirs by default."""
 
-    A pickle holds a range if the indices are one, however many; it shares the memory of other
-    indices with a process that is being started.
-    """
-
-    def __init__(self, source: Records, indices: npt.ArrayLike | range | slice | Choice) -> None:
-        """See `Records.subset`; a choice must have been made from as many records."""
+    def __init__(self, source: Records) -> None:
+        """Nothing is opened."""
         super().__init__(source._max_corrupt)
         self.source = source
-        self.choice = indices if isinstance(indices, Choice) else Choice(indices, len(source))
-
-    @property
-    def format(self) -> Format:
-        """That of the source."""
-        return self.source.format
 
     @property
     def logical(self) -> LogicalSchema:
         """That of the source."""
         return self.source.logical
-
-    @property
-    def fingerprint(self) -> str:
-        """Covers the source, and which of its records are chosen."""
-        return digest([self.source.fingerprint.encode(), self.choice.tobytes()])
 
     @property
     def versions(self) -> tuple[str, ...]:
@@ -373,16 +358,44 @@ class Subset(Records):
 
     @property
     def size_bytes(self) -> int:
-        """The view's approximate share of the size of the source's files."""
-        return self.source.size_bytes * len(self) // max(1, len(self.source))
+        """The size of the source's files."""
+        return self.source.size_bytes
 
     def probe(self, seconds: float = 0.25) -> float:
-        """See `Records.probe`; measures the whole source."""
+        """See `Records.probe`; measures the source."""
         return self.source.probe(seconds)
 
     def stats(self) -> dict[str, Any]:
         """The statistics of the source; `damaged` is by index of the view."""
         return {**self.source.stats(), "damaged": dict(self._damaged)}
+
+
+class Subset(View):
+    """Some records of `source`, in an order of its own; made by `subset` and `filter`.
+
+    A pickle holds a range if the indices are one, however many; it shares the memory of other
+    indices with a process that is being started.
+    """
+
+    def __init__(self, source: Records, indices: npt.ArrayLike | range | slice | Choice) -> None:
+        """See `Records.subset`; a choice must have been made from as many records."""
+        super().__init__(source)
+        self.choice = indices if isinstance(indices, Choice) else Choice(indices, len(source))
+
+    @property
+    def format(self) -> Format:
+        """That of the source."""
+        return self.source.format
+
+    @property
+    def fingerprint(self) -> str:
+        """Covers the source, and which of its records are chosen."""
+        return digest([self.source.fingerprint.encode(), self.choice.tobytes()])
+
+    @property
+    def size_bytes(self) -> int:
+        """The view's approximate share of the size of the source's files."""
+        return self.source.size_bytes * len(self) // max(1, len(self.source))
 
     def __len__(self) -> int:
         return len(self.choice)
@@ -404,13 +417,12 @@ class Subset(Records):
         self.source._raise_for(int(self.choice.at(np.array([index]))[0]), status)
 
 
-class Formatted(Records):
+class Formatted(View):
     """The records of `source`, handed out in another format; made by `with_format`."""
 
     def __init__(self, source: Records, format: Format) -> None:
         """See `Records.with_format`; the source must hand out NumPy's."""
-        super().__init__(source._max_corrupt)
-        self.source = source
+        super().__init__(source)
         self._format = format
 
     @staticmethod
@@ -426,37 +438,14 @@ class Formatted(Records):
         return self._format
 
     @property
-    def logical(self) -> LogicalSchema:
-        """That of the source."""
-        return self.source.logical
-
-    @property
     def fingerprint(self) -> str:
         """That of the source: the records are the same."""
         return self.source.fingerprint
 
     @property
-    def versions(self) -> tuple[str, ...]:
-        """Those of the source."""
-        return self.source.versions
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the source's files."""
-        return self.source.size_bytes
-
-    @property
     def mixture(self) -> Mixture | None:
         """That of the source."""
         return mixture_of(self.source)
-
-    def probe(self, seconds: float = 0.25) -> float:
-        """See `Records.probe`."""
-        return self.source.probe(seconds)
-
-    def stats(self) -> dict[str, Any]:
-        """The statistics of the source."""
-        return {**self.source.stats(), "damaged": dict(self._damaged)}
 
     def __len__(self) -> int:
         return len(self.source)

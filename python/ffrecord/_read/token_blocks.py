@@ -14,7 +14,7 @@ from ffrecord._base.shared_memory import SharedArray
 from ffrecord._order.epoch_order import Indices
 from ffrecord._read.batch import CORRUPT, Batch
 from ffrecord._read.choice import digest, positive
-from ffrecord._read.records import Records
+from ffrecord._read.records import Records, View
 from ffrecord._tables.logical import LogicalSchema
 from ffrecord._tables.schema import Column, parse
 from ffrecord.decode._decoder import Field
@@ -41,7 +41,7 @@ class _Pieces(NamedTuple):
     """Place of its first token, in the block."""
 
 
-class TokenBlocks(Records):
+class TokenBlocks(View):
     """Blocks of a fixed number of tokens; a view, read and loaded like any other.
 
     A record of the source is a document. Documents are concatenated, and block i is the tokens
@@ -88,8 +88,7 @@ class TokenBlocks(Records):
         name = _NAMES.get(dtype, dtype) if dtype is not None else None
         if name is not None and name not in _TYPES:
             raise ValueError(f"dtype is {dtype!r}; tokens are {', '.join(_TYPES)}")
-        super().__init__(source._max_corrupt)
-        self.source = source
+        super().__init__(source)
         self.block = block
         self.column = column
         self.overlap = overlap
@@ -120,28 +119,10 @@ class TokenBlocks(Records):
         return digest([self.source.fingerprint.encode(), repr(how).encode()])
 
     @property
-    def versions(self) -> tuple[str, ...]:
-        """Those of the source."""
-        return self.source.versions
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the files behind it."""
-        return self.source.size_bytes
-
-    @property
     def token_count(self) -> int:
         """The statistics of all documents."""
         ends = self._ends()
         return int(ends[-1]) if ends.size else 0
-
-    def probe(self, seconds: float = 0.25) -> float:
-        """See `Records.probe`; measures the source."""
-        return self.source.probe(seconds)
-
-    def stats(self) -> dict[str, Any]:
-        """The statistics of the source; `damaged` is by block."""
-        return {**self.source.stats(), "damaged": dict(self._damaged)}
 
     def __len__(self) -> int:
         beyond_first = self.token_count - self.block

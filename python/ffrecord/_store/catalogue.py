@@ -144,8 +144,8 @@ def publish(
     if durability != "replicas" and not where.startswith(SCHEME):
         raise ValueError(f"durability is for versions in a cluster, and {where} is none")
     document = read(where, timeout_s)
-    options = {"durability": durability, "timeout_s": timeout_s, "progress": progress}
-    facts = _bring(files, document, version, dry_run, options)
+    calls = published.Calls(timeout_s, dry_run, progress)
+    facts = _bring(files, document, version, durability, calls)
     made = Version(
         dataset=name_of(where),
         version=version,
@@ -332,14 +332,14 @@ def _data(place: str, version: str) -> str:
 
 
 def _bring(
-    files: Where, document: Document, version: str, dry_run: bool, options: dict[str, Any]
+    files: Where, document: Document, version: str, durability: str, calls: published.Calls
 ) -> dict[str, Any]:
     """Bring the data of a version to its place, unless the version is there; return its facts.
 
     Raises:
         ConflictError: the name of the version or of the dataset is taken.
     """
-    where, timeout_s = document.place, options["timeout_s"]
+    where, timeout_s = document.place, calls.timeout_s
     if document.has(version):  # Perhaps an earlier call was not told so: the facts decide.
         with open_records(files, timeout_s=timeout_s) as local:
             return _facts(local)
@@ -347,31 +347,31 @@ def _bring(
     if document.step < 0:
         _refuse_steps(where, timeout_s)
     if where.startswith(SCHEME):
-        return _publish_at_daemon(files, where, version, dry_run, options)
-    return _store_files(files, where, timeout_s, dry_run, options["progress"])
+        return _publish_at_daemon(files, where, version, durability, calls)
+    return _store_files(files, where, calls)
 
 
 def _publish_at_daemon(
-    files: Where, where: str, version: str, dry_run: bool, options: dict[str, Any]
+    files: Where, where: str, version: str, durability: str, calls: published.Calls
 ) -> dict[str, Any]:
     """Publish the data of a version, or find it published by a call that has not ended.
 
     Raises:
         ConflictError: the name is that of a dataset without versions, or of other data.
     """
-    timeout_s, data = options["timeout_s"], _data(where, version)
+    timeout_s, data = calls.timeout_s, _data(where, version)
     if _has_plain(where, timeout_s):
         raise ConflictError(
             errno.EEXIST,
             f"{where} is a dataset without versions; remove it, or choose another name",
         )
     try:
-        published.publish_plain(files, data, dry_run=dry_run, **options)
+        published.send(files, data, durability, calls)
     except ConflictError:
         if not published.is_there(data, timeout_s):
             raise
     with open_records(files, timeout_s=timeout_s) as local:
-        if dry_run:
+        if calls.dry_run:
             return _facts(local)
         fingerprint = local.fingerprint
     with Reader(data, timeout_s=timeout_s) as served:
@@ -405,17 +405,12 @@ def _refuse_steps(where: str, timeout_s: float) -> None:
         )
 
 
-def _store_files(
-    files: Where,
-    where: str,
-    timeout_s: float,
-    dry_run: bool,
-    progress: Callable[[int, int], None] | None,
-) -> dict[str, Any]:
+def _store_files(files: Where, where: str, calls: published.Calls) -> dict[str, Any]:
+    timeout_s = calls.timeout_s
     with open_records(files, timeout_s=timeout_s) as local:
         facts = _facts(local)
     _, stored = archive.store_files(
-        files, where, timeout_s=timeout_s, dry_run=dry_run, progress=progress
+        files, where, timeout_s=timeout_s, dry_run=calls.dry_run, progress=calls.progress
     )
     with open_records(files, timeout_s=timeout_s) as local:
         if _facts(local) != facts:

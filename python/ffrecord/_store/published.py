@@ -20,6 +20,15 @@ class HasVersionsError(ConflictError):
 
 
 @dataclass(frozen=True)
+class Calls:
+    """How files are sent to a place."""
+
+    timeout_s: float
+    dry_run: bool
+    progress: Callable[[int, int], None] | None
+
+
+@dataclass(frozen=True)
 class Published:
     """One dataset of a daemon.
 
@@ -81,28 +90,18 @@ def publish(
             f"{address} has versions, or had some; give the files one, with "
             "ffrecord.catalogue.publish or ffrecord publish --version",
         )
-    publish_plain(
-        files,
-        address,
-        replace=replace,
-        durability=durability,
-        copy_to=copy_to,
-        timeout_s=timeout_s,
-        dry_run=dry_run,
-        progress=progress,
-    )
+    calls = Calls(timeout_s, dry_run, progress)
+    send(files, address, durability, calls, replace=replace, copy_to=copy_to)
 
 
-def publish_plain(
+def send(
     files: Where,
     address: str,
+    durability: str,
+    calls: Calls,
     *,
     replace: bool = False,
-    durability: str = "replicas",
     copy_to: str | os.PathLike[str] | None = None,
-    timeout_s: float = 30.0,
-    dry_run: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> None:
     """As `publish`, whether the name has versions or not."""
     if not re.fullmatch(_DURABILITY, durability):
@@ -120,9 +119,9 @@ def publish_plain(
         from_origin=durability == "origin",
         copy_to=None if copy_to is None else os.fspath(copy_to),
         durability="" if durability in ("replicas", "origin") else durability,
-        timeout_s=timeout_s,
-        progress=progress,
-        dry_run=dry_run,
+        timeout_s=calls.timeout_s,
+        progress=calls.progress,
+        dry_run=calls.dry_run,
     )
 
 
