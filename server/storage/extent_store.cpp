@@ -92,9 +92,14 @@ Result<void> ExtentStore::ScanAll(std::size_t missing_count_max,
 Result<void> ExtentStore::Take(Disk& disk, FoundExtents found) {
   // The folders of slots are in there; ScanExtents() has synced these.
   FFR_TRY(SyncParentFolder(disk.folder() / "slot"));
+  // Each look-up in the index of very many waits for memory: the second one is of the same place.
   const auto take = [&](const ExtentTrailer& trailer, bool is_known) {
     if (index_.Find(trailer.id)) return TakeCopy(disk, trailer);
-    (void)Add(disk, trailer);
+    const std::lock_guard lock(mutex_);
+    const ExtentPtr made = Make(&disk, trailer);
+    CountIn(*made);
+    index_.Put(made);
+    NoteChange();
     if (!is_known) scan_report_.unknown.push_back(trailer.id);
   };
   for (const ManifestExtent* const extent : found.known)
@@ -129,6 +134,8 @@ void ExtentStore::TakeCopy(Disk& disk, const ExtentTrailer& copy) {
 }
 
 void ExtentStore::AddAbsent(std::span<const ManifestExtent> known) {
+  // As nearly always, and none is looked for.
+  if (totals().extent_count - scan_report_.unknown.size() == known.size()) return;
   std::uint64_t count = 0;
   for (const ManifestExtent& extent : known) {
     if (index_.Find(extent.id)) continue;
