@@ -111,11 +111,6 @@ class FilesWithCopies final : public RangeReader, public FileCopies, public Size
   bool HasChanged() const override {
     return std::ranges::any_of(readers_, [](const auto& reader) { return reader->HasChanged(); });
   }
-  bool HasShrunk(std::uint32_t file) const override {
-    return std::ranges::any_of(copies_[file], [this](const FileCopy& copy) {
-      return readers_[copy.reader]->HasShrunk(copy.file);
-    });
-  }
 
  protected:
   Result<IndexBytes> MapInside(std::uint32_t file, std::uint64_t offset_bytes,

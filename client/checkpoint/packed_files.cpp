@@ -163,8 +163,7 @@ class PackedFiles final : public RangeReader, public FileCopies {
     return packed_->Trouble(file, status);
   }
   bool HasChanged() const override { return packed_->HasChanged(); }
-  bool HasShrunk(std::uint32_t file) const override { return packed_->HasShrunk(file); }
-  IoPolicy policy() const noexcept override { return packed_->policy(); }
+  Report report() const override { return packed_->report(); }
 
  private:
   // The part of one range that lies in one frame.

@@ -73,7 +73,7 @@ class ObjectFiles final : public RangeReader {
     return last_failure_.Of(status);
   }
 
-  std::optional<StoreReport> store_report() const override {
+  Report report() const override {
     std::set<const ObjectStore*> stores;
     for (const StoredObject& object : objects_) stores.insert(object.store.get());
     StoreReport sum;
@@ -85,7 +85,7 @@ class ObjectFiles final : public RangeReader {
       sum.throttled += counts.throttled;
       sum.received_bytes += counts.received_bytes;
     }
-    return sum;
+    return {IoPolicy::kBuffered, sum};
   }
 
  private:

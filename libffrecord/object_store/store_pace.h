@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "libffrecord/base/clock.h"
+#include "libffrecord/base/hedge_budget.h"
 
 namespace ffrecord::object_store {
 
@@ -38,7 +39,7 @@ class StorePace {
     deviation_ms_ += ((error < 0 ? -error : error) - deviation_ms_) / 4;
     if (samples_ == 0) deviation_ms_ = ms / 2;
     samples_ = std::min(samples_ + 1, kSamplesMin);
-    hedges_left_ = std::min(hedges_left_ + kHedgesPerAnswer, kHedgesMax);
+    hedges_.Earn(1);
     limit_ = std::min(limit_ + 1 / limit_, kInFlightMax);
   }
   void Throttled() {
@@ -60,16 +61,14 @@ class StorePace {
   // get more work.
   bool MayHedge() {
     const std::scoped_lock lock(mutex_);
-    if (hedges_left_ < 1 || in_flight_ >= limit_) return false;
-    hedges_left_ -= 1;
+    if (in_flight_ >= limit_ || !hedges_.Take()) return false;
     ++in_flight_;
     return true;
   }
 
  private:
   static constexpr int kSamplesMin = 16;
-  static constexpr double kHedgesPerAnswer = 0.05;
-  static constexpr double kHedgesMax = 16;
+  static constexpr std::uint64_t kHedgesMax = 16;  // Saved up.
   static constexpr Duration kLateUnknown{2000};
   static constexpr Duration kLateMin{50};
   static constexpr Duration kThrottleInterval{200};
@@ -80,7 +79,7 @@ class StorePace {
   double mean_ms_ = 0;
   double deviation_ms_ = 0;
   int samples_ = 0;
-  double hedges_left_ = kHedgesMax / 2;
+  HedgeBudget hedges_{kHedgesMax, kHedgesMax / 2};
   Clock::time_point throttled_{};
 };
 

@@ -14,13 +14,14 @@
 #include "libffrecord/base/per_process.h"
 #include "libffrecord/io/io_engine.h"
 #include "libffrecord/source/cached_view.h"
+#include "libffrecord/source/resident_files.h"
 
 namespace ffrecord {
 namespace {
 
 constexpr std::uint32_t kReadsAtOnce = 64;
 
-class CachedFiles final : public RangeReader {
+class CachedFiles final : public RangeReader, public ResidentFiles {
  public:
   CachedFiles(std::shared_ptr<const RangeReader> source, std::shared_ptr<const BlockCache> cache,
               const std::vector<std::string>& identities)
@@ -51,21 +52,21 @@ class CachedFiles final : public RangeReader {
   std::string Trouble(std::uint32_t file, ErrorCode status) const override {
     return source_->Trouble(file, status);
   }
+  const ResidentFiles* resident() const noexcept override { return this; }
   std::span<const std::byte> Mapped(std::uint32_t file) const override {
     const CachedView& view = ViewOf(file);
     view.Refresh();
     return view.bytes();
   }
   const Presence* PresenceOf(std::uint32_t file) const override { return &ViewOf(file); }
-  std::optional<StoreReport> store_report() const override {
-    StoreReport report = source_->store_report().value_or(StoreReport());
-    report.cache_hits = hits_.load();
-    report.cache_misses = misses_.load();
-    report.cache_evictions = cache_->eviction_count();
-    return report;
+  Report report() const override {
+    StoreReport store = source_->report().store.value_or(StoreReport());
+    store.cache_hits = hits_.load();
+    store.cache_misses = misses_.load();
+    store.cache_evictions = cache_->eviction_count();
+    return {IoPolicy::kBuffered, store};
   }
   bool HasChanged() const override { return source_->HasChanged(); }
-  bool HasShrunk(std::uint32_t file) const override { return source_->HasShrunk(file); }
 
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override {
@@ -88,12 +89,8 @@ class CachedFiles final : public RangeReader {
           {file, begin + at, memory->subspan(at, std::min(piece_bytes_max, end - begin - at))});
     FFR_TRY(Read(pieces));
     for (const RangeRead& piece : pieces)
-      if (piece.status != ErrorCode::kOk) {
-        const std::string trouble = Trouble(file, piece.status);
-        return Error{piece.status, file_name(file) + ": cannot read " + std::to_string(size_bytes) +
-                                       " bytes of index at " + std::to_string(offset_bytes) +
-                                       (trouble.empty() ? "" : ": " + trouble)};
-      }
+      if (piece.status != ErrorCode::kOk)
+        return NotRead(*this, file, offset_bytes, size_bytes, piece.status);
     const std::span<const std::byte> bytes = memory->subspan(offset_bytes - begin, size_bytes);
     return IndexBytes{std::move(memory), bytes};
   }

@@ -11,7 +11,7 @@
 
 #include "libffrecord/io/mapped_file.h"
 #include "libffrecord/source/block_cache.h"
-#include "libffrecord/source/range_reader.h"
+#include "libffrecord/source/resident_files.h"
 
 namespace ffrecord {
 
@@ -20,7 +20,7 @@ namespace ffrecord {
 //
 // Only the table of an entry tells which blocks it holds: the checksum of the record finds bytes
 // that are damaged or that another process evicted. Thread-safe, but not for a forked child.
-class CachedView final : public RangeReader::Presence {
+class CachedView final : public ResidentFiles::Presence {
  public:
   using Entry = std::shared_ptr<BlockCache::Entry>;
 

@@ -89,14 +89,14 @@ class DelegatedFiles final : public RangeReader {
     return last_failure_.Of(status);
   }
 
-  std::optional<StoreReport> store_report() const override {
+  Report report() const override {
     const DelegatedQueue::Counts& counts = impl().counts;
-    StoreReport report;
-    report.requests = counts.requests;
-    report.retries = counts.retries;
-    report.throttled = counts.throttled;
-    report.received_bytes = counts.received_bytes;
-    return report;
+    StoreReport store;
+    store.requests = counts.requests;
+    store.retries = counts.retries;
+    store.throttled = counts.throttled;
+    store.received_bytes = counts.received_bytes;
+    return {IoPolicy::kBuffered, store};
   }
 
  private:

@@ -51,9 +51,7 @@ class GatheredReads final : public RangeReader {
     return reader_.alignment_bytes(file);
   }
   const CoalescingOptions& coalescing() const noexcept override { return reader_.coalescing(); }
-  RecordForm record_form(std::uint32_t file) const noexcept override {
-    return reader_.record_form(file);
-  }
+  FileForm form(std::uint32_t file) const noexcept override { return reader_.form(file); }
   Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const override {
     return reader_.TakeMemory(size_bytes);
   }

@@ -17,12 +17,13 @@
 #include "libffrecord/source/local_files.h"
 #include "libffrecord/source/range_queue.h"
 #include "libffrecord/source/range_reader.h"
+#include "libffrecord/source/resident_files.h"
 #include "libffrecord/source/resident_guess.h"
 
 namespace ffrecord {
 
 // Descriptors are read at stated offsets only, so threads and forked children share them.
-class LocalFiles final : public RangeReader {
+class LocalFiles final : public RangeReader, public ResidentFiles {
  public:
   using Way = OpenFiles::Way;
 
@@ -46,11 +47,12 @@ class LocalFiles final : public RangeReader {
   Result<void> ReadEach(std::span<RangeRead> ranges, const Arrived& arrived,
                         Patience& patience) const override;
   Result<std::unique_ptr<RangeQueue>> MakeQueue(QueueUse use) const override;
+  const ResidentFiles* resident() const noexcept override { return this; }
   std::span<const std::byte> Mapped(std::uint32_t file) const override;
   std::string Trouble(std::uint32_t file, ErrorCode status) const override;
   bool HasChanged() const override;
   bool HasShrunk(std::uint32_t file) const override { return files_->HasShrunk(file); }
-  IoPolicy policy() const noexcept override { return policy_; }
+  Report report() const override { return {policy_, {}}; }
 
   // --- For LocalQueue ----------------------------------------------------------------------------
 

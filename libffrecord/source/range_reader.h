@@ -20,7 +20,8 @@
 
 namespace ffrecord {
 
-class RangeQueue;  // range_queue.h
+class RangeQueue;     // range_queue.h
+class ResidentFiles;  // resident_files.h
 
 // Bytes [offset_bytes, offset_bytes + destination.size()) of one file, to be put at `destination`.
 struct RangeRead {
@@ -102,24 +103,9 @@ class RangeReader {
   // indexes that a batch needs are then read at once beforehand.
   virtual bool reads_indexes() const noexcept { return true; }
 
-  // The bytes of the whole file, if it is mapped and copying from the mapping is the best way to
-  // read a record whose pages are in memory; empty if all records are to be read. Touching a page
-  // that is not in memory waits for that page. Pages that the file has lost read as zeros, so
-  // verify the copy; without a checksum, a copy is valid only if HasShrunk() is false after it was
-  // made.
-  virtual std::span<const std::byte> Mapped(std::uint32_t /*file*/) const { return {}; }
-
-  // Tells which parts of Mapped() hold the file's bytes; null: all of them do. Other parts read as
-  // zeros. The answer may be out of date when the bytes are copied, so use only copies whose
-  // checksum was verified.
-  class Presence {
-   public:
-    virtual bool Has(std::uint64_t offset_bytes, std::uint64_t size_bytes) const = 0;
-
-   protected:
-    virtual ~Presence() = default;
-  };
-  virtual const Presence* PresenceOf(std::uint32_t /*file*/) const { return nullptr; }
+  // The files in memory, if records can be copied from there; null: all are read. The same for as
+  // long as the reader lives.
+  virtual const ResidentFiles* resident() const noexcept { return nullptr; }
 
   // For messages: why a range of the file ended with `status`, if the reader knows; else empty.
   virtual std::string Trouble(std::uint32_t /*file*/, ErrorCode /*status*/) const { return {}; }
@@ -128,26 +114,21 @@ class RangeReader {
   // damage.
   virtual bool HasChanged() const { return false; }
 
-  // Whether the file is smaller now than when it was opened, as far as that is known.
-  virtual bool HasShrunk(std::uint32_t /*file*/) const { return false; }
-
-  // Whether the file is made of a file of another kind and its index, and so none that could be
-  // copied.
-  virtual bool is_spliced(std::uint32_t /*file*/) const noexcept { return false; }
-
-  // How the bytes that the file's index points to become records.
-  virtual RecordForm record_form(std::uint32_t /*file*/) const noexcept {
-    return RecordForm::kPlain;
-  }
-
-  // How ranges that are not in memory are read: kBuffered or kDirect.
-  virtual IoPolicy policy() const noexcept { return IoPolicy::kBuffered; }
+  // The kind of the file, and of the bytes that its index points to.
+  struct FileForm {
+    bool is_spliced = false;  // The file is one of another kind and its index: none to be copied.
+    RecordForm records = RecordForm::kPlain;  // How the bytes become records.
+  };
+  virtual FileForm form(std::uint32_t /*file*/) const noexcept { return {}; }
 
   // The reader whose files these are, if this one only stands before it.
   virtual const RangeReader& origin() const noexcept { return *this; }
 
-  // The requests to object stores so far; none if the files are no objects.
-  virtual std::optional<StoreReport> store_report() const { return {}; }
+  struct Report {
+    IoPolicy policy = IoPolicy::kBuffered;  // For ranges that are not in memory; never kAuto.
+    std::optional<StoreReport> store;  // The requests to object stores so far, if there are any.
+  };
+  virtual Report report() const { return {}; }
 
  protected:
   // Whether a range passes the end of its file, the last block being whole where reads are aligned.

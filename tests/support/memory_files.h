@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "libffrecord/source/range_reader.h"
+#include "libffrecord/source/resident_files.h"
 
 namespace ffrecord::test {
 
 // A RangeReader over files in memory: no file system between a test and what it tests, and faults
 // on order.
-class MemoryFiles : public RangeReader {
+class MemoryFiles : public RangeReader, public ResidentFiles {
  public:
   explicit MemoryFiles(std::vector<std::string> contents, std::uint32_t alignment_bytes = 1)
       : contents_(std::move(contents)), alignment_bytes_(alignment_bytes) {
@@ -64,6 +65,7 @@ class MemoryFiles : public RangeReader {
   bool mapped = false;
   std::string mapped_content;
 
+  const ResidentFiles* resident() const noexcept override { return this; }
   std::span<const std::byte> Mapped(std::uint32_t file) const override {
     if (!mapped) return {};
     return std::as_bytes(std::span(mapped_content.empty() ? contents_[file] : mapped_content));

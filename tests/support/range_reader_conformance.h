@@ -25,6 +25,7 @@
 #include "child.h"
 #include "libffrecord/base/timed_waits.h"
 #include "libffrecord/source/range_reader.h"
+#include "libffrecord/source/resident_files.h"
 #include "queued_reader.h"
 #include "seed.h"
 #include "virtual_clock.h"
@@ -204,7 +205,9 @@ TEST_P(RangeReaderConformance, FilesAreKnownByNameAndSize) {
 TEST_P(RangeReaderConformance, AnUntouchedFileHasNeitherChangedNorShrunkNorAnyTrouble) {
   EXPECT_FALSE(reader_->HasChanged());
   for (std::uint32_t file = 0; file < contents_.size(); ++file) {
-    EXPECT_FALSE(reader_->HasShrunk(file));
+    if (const ResidentFiles* const resident = reader_->resident()) {
+      EXPECT_FALSE(resident->HasShrunk(file));
+    }
     EXPECT_EQ(reader_->Trouble(file, ErrorCode::kIo), "");
   }
 }
@@ -421,11 +424,13 @@ TEST_P(RangeReaderConformance, AnIndexStaysAsLongAsItsOwner) {
 }
 
 TEST_P(RangeReaderConformance, WhatIsMappedIsTheWholeFile) {
+  const ResidentFiles* const resident = reader_->resident();
+  if (resident == nullptr) return;
   for (std::uint32_t file = 0; file < contents_.size(); ++file) {
-    const auto mapped = reader_->Mapped(file);
+    const auto mapped = resident->Mapped(file);
     if (mapped.empty()) continue;
     const auto wanted = std::as_bytes(std::span(contents_[file]));
-    const RangeReader::Presence* const present = reader_->PresenceOf(file);
+    const ResidentFiles::Presence* const present = resident->PresenceOf(file);
     if (present == nullptr) {
       EXPECT_TRUE(AreSame(mapped, wanted));
       continue;

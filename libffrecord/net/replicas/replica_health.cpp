@@ -131,15 +131,4 @@ ReplicaHealth::Duration ReplicaHealth::SilenceLimit() const noexcept {
   return std::clamp<Duration>(median * kSilenceTimes, kSilenceMin, kSilenceMax);
 }
 
-void ReplicaHealth::NoteParts(std::uint64_t count) noexcept {
-  constexpr std::uint64_t kCreditMax = std::uint64_t{kHedgesMax} * kPartsPerHedge;
-  hedge_credit_ = std::min(hedge_credit_ + std::min(count, kCreditMax), kCreditMax);
-}
-
-bool ReplicaHealth::TakeHedge() noexcept {
-  if (hedge_credit_ < kPartsPerHedge) return false;
-  hedge_credit_ -= kPartsPerHedge;
-  return true;
-}
-
 }  // namespace ffrecord::net

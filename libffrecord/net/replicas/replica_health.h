@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "libffrecord/base/hedge_budget.h"
 #include "libffrecord/net/replicas/latency_quantile.h"
 #include "libffrecord/net/replicas/median_latency.h"
 #include "libffrecord/net/replicas/replica_map.h"
@@ -54,8 +55,7 @@ class ReplicaHealth {
   // A part that has taken longer than p99 is asked for at another node too.
   static constexpr std::chrono::milliseconds kHedgeAfterMin{2};
   static constexpr std::chrono::milliseconds kHedgeAfterUnlearned{50};
-  static constexpr std::uint32_t kPartsPerHedge = 20;  // 5 %.
-  static constexpr std::uint32_t kHedgesMax = 32;      // Saved up.
+  static constexpr std::uint32_t kHedgesMax = 32;  // Saved up.
 
   // A slow node's median latency is so many times that of the fastest one, and so much more; it is
   // not slow any more once it is below half of either.
@@ -121,8 +121,8 @@ class ReplicaHealth {
   Duration HedgeAfter() const noexcept;
   Duration SilenceLimit() const noexcept;
   // So many parts are asked for, each for the first time: that earns hedges.
-  void NoteParts(std::uint64_t count) noexcept;
-  bool TakeHedge() noexcept;
+  void NoteParts(std::uint64_t count) noexcept { hedges_.Earn(count); }
+  bool TakeHedge() noexcept { return hedges_.Take(); }
 
  private:
   // The least median latency of all other nodes; none if none is known.
@@ -150,7 +150,7 @@ class ReplicaHealth {
   bool keeps_order_ = false;
   std::map<std::pair<std::uint32_t, NodeIndex>, Time> damages_;  // When they were noted.
   LatencyQuantile latency_;
-  std::uint64_t hedge_credit_ = 0;  // In parts.
+  HedgeBudget hedges_{kHedgesMax};
 };
 
 }  // namespace ffrecord::net

@@ -73,7 +73,6 @@ class ReplicatedFiles final : public RangeReader, public FileCopies {
   // --- For its queues ---
   ReplicaPlaces& places() const noexcept { return *places_; }
   std::chrono::milliseconds timeout() const noexcept { return options_.timeout; }
-  bool Passes(const RangeRead& range) const noexcept { return PassesEnd(range); }
   void NoteFailure(ErrorCode status, const std::string& why) const;
   // The health in this process. To be locked around each use.
   struct Health {

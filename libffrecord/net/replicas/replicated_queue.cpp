@@ -48,19 +48,20 @@ class ReplicatedQueue::Leg final : public RangeGroup {
     std::span<std::byte> rest;
     if (!send.is_direct) {
       std::uint64_t bytes = 0;
-      for (const std::uint32_t part : send.parts) bytes += call.parts[part].destination.size();
+      for (const std::uint32_t part : send.parts)
+        bytes += call.parts.all()[part].destination.size();
       memory_ = FFR_TRY(files.TakeMemory(bytes));
       rest = *memory_;
     }
     ranges_.reserve(send.parts.size());
     for (const std::uint32_t number : send.parts) {
-      const Part& part = call.parts[number];
+      const ExtentPart& part = call.parts.all()[number];
       std::span<std::byte> place = part.destination;
       if (!send.is_direct) {
         place = rest.first(place.size());
         rest = rest.subspan(place.size());
       }
-      ranges_.push_back({call.group.ranges()[part.range].file, part.offset_bytes, place});
+      ranges_.push_back(call.parts.RangeOf(part, place));
     }
     return {};
   }
@@ -128,11 +129,13 @@ void ReplicatedQueue::Submit(RangeGroup& group) {
   if (!is_polling_) NotePolled();
   TakeView();
   const BatchId id = ++last_batch_;
-  Call& call = calls_.try_emplace(id, group).first->second;
+  const RemoteFiles& files = *view_->replicas.front();  // The others have the same extents.
+  const Call& call = calls_.try_emplace(id, files, group).first->second;
   batches_[&group] = id;
   std::vector<ReplicaReads::PartSize> sizes;
-  sizes.reserve(group.ranges().size());
-  for (std::uint32_t i = 0; i < group.ranges().size(); ++i) Cut(call, i, sizes);
+  sizes.reserve(call.parts.all().size());
+  for (const ExtentPart& part : call.parts.all())
+    sizes.push_back({part.extent, part.destination.size()});
   const auto ending = std::min<milliseconds>(kEndingTime, files_.timeout() / 4);
   Step(ReplicaReads::Begin{id, std::move(sizes), Clock::now() + files_.timeout() - ending});
 }
@@ -152,28 +155,6 @@ void ReplicatedQueue::AddNodes(std::size_t count) {
   const std::lock_guard lock(health_.mutex);
   health_.state->Grow(count);
   reads_.Grow(count);
-}
-
-void ReplicatedQueue::Cut(Call& call, std::uint32_t index,
-                          std::vector<ReplicaReads::PartSize>& sizes) {
-  RangeRead& range = call.group.ranges()[index];
-  range.status = files_.Passes(range) ? ErrorCode::kCorruption : ErrorCode::kOk;
-  if (range.status != ErrorCode::kOk || range.destination.empty()) {
-    call.empty.push_back(index);
-    return;
-  }
-  const std::uint32_t first_extent = view_->replicas.front()->first_extent(range.file);
-  std::uint64_t offset = range.offset_bytes;
-  for (std::span<std::byte> rest = range.destination; !rest.empty();) {
-    const std::uint64_t room = kExtentSizeMax - offset % kExtentSizeMax;
-    const auto piece = rest.first(std::min<std::uint64_t>(rest.size(), room));
-    call.parts.push_back({index, offset, piece});
-    sizes.push_back(
-        {first_extent + static_cast<std::uint32_t>(offset / kExtentSizeMax), piece.size()});
-    ++call.parts_left[index];
-    rest = rest.subspan(piece.size());
-    offset += piece.size();
-  }
 }
 
 void ReplicatedQueue::GiveUp(RangeGroup& group) {
@@ -350,18 +331,17 @@ void ReplicatedQueue::TellAll() {
 }
 
 void ReplicatedQueue::TellEmpty(Call& call) {
-  for (const std::uint32_t range : std::exchange(call.empty, {})) {
+  for (RangeRead* const range : call.parts.TakeEmpty()) {
     if (call.is_given_up) continue;
     ++told_count_;
-    call.group.Arrived(call.group.ranges()[range]);
+    call.parts.group().Arrived(*range);
   }
 }
 
 void ReplicatedQueue::Tell(const ReplicaReads::EndPart& end) {
   Call& call = calls_.at(end.batch);
   if (call.is_given_up) return;
-  const Part& part = call.parts[end.part];
-  RangeRead& range = call.group.ranges()[part.range];
+  const ExtentPart& part = call.parts.all()[end.part];
   if (end.leg != 0) {
     const auto bytes = legs_.at(end.leg)->entry(end.entry);
     std::memcpy(part.destination.data(), bytes.data(), bytes.size());
@@ -370,16 +350,16 @@ void ReplicatedQueue::Tell(const ReplicaReads::EndPart& end) {
     files_.NoteFailure(end.status, WhyNot(end.status));
     files_.places().NoteFailure();
   }
-  if (range.status == ErrorCode::kOk) range.status = end.status;
-  if (--call.parts_left[part.range] > 0) return;
+  RangeRead* const range = call.parts.End(part, end.status);
+  if (range == nullptr) return;
   ++told_count_;
-  call.group.Arrived(range);
+  call.parts.group().Arrived(*range);
 }
 
 void ReplicatedQueue::Tell(const ReplicaReads::EndBatch& end) {
   const auto call = calls_.find(end.batch);
   TellEmpty(call->second);
-  RangeGroup& group = call->second.group;
+  RangeGroup& group = call->second.parts.group();
   // Perhaps only after the last word on it, when it was not told of all that had come.
   const bool is_given_up = call->second.is_given_up;
   calls_.erase(call);

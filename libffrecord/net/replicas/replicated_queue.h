@@ -17,6 +17,7 @@
 #include "libffrecord/base/unique_fd.h"
 #include "libffrecord/net/replicas/replica_reads.h"
 #include "libffrecord/net/replicas/replicated_files.h"
+#include "libffrecord/net/rpc/extent_parts.h"
 #include "libffrecord/net/rpc/queue_events.h"
 #include "libffrecord/net/rpc/remote_queue.h"
 #include "libffrecord/source/range_queue.h"
@@ -42,19 +43,9 @@ class ReplicatedQueue final : public RangeQueue {
   using BatchId = ReplicaReads::BatchId;
   using LegId = ReplicaReads::LegId;
 
-  // The part of one range that lies in one extent.
-  struct Part {
-    std::uint32_t range;  // In its group.
-    std::uint64_t offset_bytes;
-    std::span<std::byte> destination;
-  };
-  // The ranges of one group, cut where extents end.
   struct Call {
-    explicit Call(RangeGroup& of) : group(of), parts_left(of.ranges().size()) {}
-    RangeGroup& group;
-    std::vector<Part> parts;
-    std::vector<std::uint32_t> parts_left;  // Per range.
-    std::vector<std::uint32_t> empty;       // Ranges without parts, not told yet.
+    Call(const RemoteFiles& files, RangeGroup& group) : parts(files, group) {}
+    ExtentParts parts;
     bool is_given_up = false;
   };
   class Leg;
@@ -67,7 +58,6 @@ class ReplicatedQueue final : public RangeQueue {
 
   ReplicatedQueue(const ReplicatedFiles& files, UniqueFd ready);
 
-  void Cut(Call& call, std::uint32_t range, std::vector<ReplicaReads::PartSize>& sizes);
   void NotePolled();
   void TakeView();
   void AddNodes(std::size_t count);

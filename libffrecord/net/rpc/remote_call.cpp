@@ -26,54 +26,28 @@ void AddNowhere(std::vector<std::span<std::byte>>& places, std::size_t size_byte
 // --- Calls ---------------------------------------------------------------------------------------
 
 RemoteCall::RemoteCall(const RemoteFiles& files, RangeGroup& group, Deadline deadline)
-    : group_(group), ranges_(group.ranges()), deadline_(deadline), parts_left_(ranges_.size()) {
-  pending_.reserve(ranges_.size());
-  for (std::uint32_t i = 0; i < ranges_.size(); ++i) Cut(files, i);
-  open_count_ = pending_.size();
-}
-
-void RemoteCall::Cut(const RemoteFiles& files, std::uint32_t index) {
-  RangeRead& range = ranges_[index];
-  range.status = files.Passes(range) ? ErrorCode::kCorruption : ErrorCode::kOk;
-  if (range.status != ErrorCode::kOk || range.destination.empty()) {
-    empty_.push_back(index);
-    return;
-  }
-  std::uint64_t offset = range.offset_bytes;
-  for (std::span<std::byte> rest = range.destination; !rest.empty();) {
-    const auto extent = static_cast<std::uint32_t>(offset / kExtentSizeMax);
-    const std::uint64_t within = offset % kExtentSizeMax;
-    const auto piece = rest.first(std::min<std::uint64_t>(rest.size(), kExtentSizeMax - within));
-    pending_.push_back({index, files.first_extent(range.file) + extent,
-                        static_cast<std::uint32_t>(within), piece});
-    ++parts_left_[index];
-    rest = rest.subspan(piece.size());
-    offset += piece.size();
-  }
-}
+    : parts_(files, group),
+      deadline_(deadline),
+      pending_(parts_.TakeAll()),
+      open_count_(pending_.size()) {}
 
 bool RemoteCall::TellEmpty() {
-  const auto empty = std::exchange(empty_, {});
-  for (const std::uint32_t range : empty)
-    if (!given_up_at) group_.Arrived(ranges_[range]);
+  const auto empty = parts_.TakeEmpty();
+  for (RangeRead* const range : empty)
+    if (!given_up_at) group().Arrived(*range);
   return !empty.empty();
 }
 
-bool RemoteCall::End(const RemotePart& part, ErrorCode status) {
-  RangeRead& range = ranges_[part.range];
-  if (range.status == ErrorCode::kOk) range.status = status;
+bool RemoteCall::End(const ExtentPart& part, ErrorCode status) {
   --open_count_;
-  if (--parts_left_[part.range] > 0 || given_up_at) return false;
-  group_.Arrived(range);
+  RangeRead* const range = parts_.End(part, status);
+  if (range == nullptr || given_up_at) return false;
+  group().Arrived(*range);
   return true;
 }
 
 void RemoteCall::EndMissing(ErrorCode status) {
-  for (std::size_t i = 0; i < ranges_.size(); ++i) {
-    if (std::exchange(parts_left_[i], 0) == 0) continue;
-    if (ranges_[i].status == ErrorCode::kOk) ranges_[i].status = status;
-    group_.Arrived(ranges_[i]);
-  }
+  for (RangeRead* const range : parts_.EndMissing(status)) group().Arrived(*range);
 }
 
 void RemoteCall::Retry(Error why, std::chrono::milliseconds at_least, const std::string& peer) {
@@ -84,7 +58,7 @@ void RemoteCall::Retry(Error why, std::chrono::milliseconds at_least, const std:
 }
 
 RemoteCall::Next RemoteCall::TakeNext(bool has_slabs, std::size_t count_max) {
-  const auto place_of = [&](const RemotePart& part) -> std::optional<SlabPool::Place> {
+  const auto place_of = [&](const ExtentPart& part) -> std::optional<SlabPool::Place> {
     return has_slabs ? SlabPool::Process().Find(part.destination) : std::nullopt;
   };
   const auto rest = std::span(pending_).subspan(next_);
@@ -119,7 +93,7 @@ RemoteAsk::RemoteAsk(RemoteCall& call, RemoteCall::Next next)
       received_bytes_(next_.parts.size()),
       ended_(next_.parts.size()) {
   if (next_.slab != nullptr) return;
-  for (const RemotePart& part : next_.parts) payload_bytes_ += part.destination.size();
+  for (const ExtentPart& part : next_.parts) payload_bytes_ += part.destination.size();
 }
 
 std::uint64_t RemoteAsk::Grant(std::uint64_t more_bytes) noexcept {
@@ -132,7 +106,7 @@ std::vector<BatchEntry> RemoteAsk::Entries(std::uint32_t base) const {
   entries.reserve(next_.parts.size());
   // Without a slab the places only tell the entries apart.
   std::uint64_t offset = 0;
-  for (const RemotePart& part : next_.parts) {
+  for (const ExtentPart& part : next_.parts) {
     const std::uint64_t place =
         next_.slab == nullptr ? offset
                               : next_.slab_begin_bytes +
@@ -180,7 +154,7 @@ bool RemoteAsk::Arrived(std::span<const BatchPiece> pieces) {
   bool has_told = false;
   for (const BatchPiece& piece : pieces) {
     if (call_ == nullptr) break;
-    const RemotePart& part = next_.parts[piece.entry];
+    const ExtentPart& part = next_.parts[piece.entry];
     if (std::uint64_t{piece.offset_bytes} + piece.size_bytes < part.destination.size()) continue;
     ended_[piece.entry] = true;
     has_told |= call_->End(part, StatusOf(part));
@@ -190,7 +164,7 @@ bool RemoteAsk::Arrived(std::span<const BatchPiece> pieces) {
 
 // Another daemon's silence may have put the block in quarantine since this one was asked to write
 // into it.
-ErrorCode RemoteAsk::StatusOf(const RemotePart& part) const {
+ErrorCode RemoteAsk::StatusOf(const ExtentPart& part) const {
   SlabPool& pool = SlabPool::Process();
   if (next_.slab == nullptr || pool.quarantine_count() == quarantine_count_) return ErrorCode::kOk;
   const auto recovered = pool.Recover(part.destination);

@@ -17,6 +17,7 @@
 #include "libffrecord/base/event_log.h"
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/rpc/channel.h"
+#include "libffrecord/net/rpc/extent_parts.h"
 #include "libffrecord/net/rpc/slab_pool.h"
 #include "libffrecord/source/range_queue.h"
 
@@ -24,20 +25,12 @@ namespace ffrecord::net {
 
 class RemoteFiles;
 
-// The part of one range that lies in one extent.
-struct RemotePart {
-  std::uint32_t range = 0;   // In its group.
-  std::uint32_t extent = 0;  // Among those of the manifest.
-  std::uint32_t offset_bytes = 0;
-  std::span<std::byte> destination;
-};
-
-// The ranges of one group, cut where extents end, until each part has arrived or failed.
+// The ranges of one group, until each part of them has arrived or failed.
 class RemoteCall {
  public:
   RemoteCall(const RemoteFiles& files, RangeGroup& group, Deadline deadline);
 
-  RangeGroup& group() const noexcept { return group_; }
+  RangeGroup& group() const noexcept { return parts_.group(); }
   Deadline deadline() const noexcept { return deadline_; }
   void Extend(Deadline::duration time) noexcept { deadline_ += time; }
   // All parts have ended.
@@ -45,18 +38,18 @@ class RemoteCall {
 
   // The next parts to ask for, which lie in the same slab, or in none; at most `count_max` of them.
   struct Next {
-    std::vector<RemotePart> parts;
+    std::vector<ExtentPart> parts;
     const SharedSlab* slab = nullptr;
     std::uint64_t slab_begin_bytes = 0;  // In the slab: of the first part.
   };
   bool has_next() const noexcept { return next_ < pending_.size(); }
   Next TakeNext(bool has_slabs, std::size_t count_max);
   // A part that was asked for in vain.
-  void PutBack(const RemotePart& part) { pending_.push_back(part); }
+  void PutBack(const ExtentPart& part) { pending_.push_back(part); }
 
   // Part ends so. True: its range has arrived with it, and the group was called, unless it was
   // given up.
-  bool End(const RemotePart& part, ErrorCode status);
+  bool End(const ExtentPart& part, ErrorCode status);
   // Tells of ranges of which there is nothing to be asked for. True: there were some.
   bool TellEmpty();
   // Ends every part that has not arrived with this status.
@@ -72,16 +65,11 @@ class RemoteCall {
   TrafficClass traffic = TrafficClass::kUrgent;
 
  private:
-  void Cut(const RemoteFiles& files, std::uint32_t range);
-
-  RangeGroup& group_;
-  const std::span<RangeRead> ranges_;
+  ExtentParts parts_;
   Deadline deadline_;
-  std::vector<std::uint32_t> parts_left_;  // Per range.
-  std::size_t open_count_ = 0;             // Parts that have not ended.
-  std::vector<RemotePart> pending_;        // Not asked for: from next_ on.
+  std::vector<ExtentPart> pending_;  // Not asked for: from next_ on.
   std::size_t next_ = 0;
-  std::vector<std::uint32_t> empty_;  // Ranges without parts, not told yet.
+  std::size_t open_count_;  // Parts that have not ended.
   std::optional<BackOff> back_off_;
 };
 
@@ -137,7 +125,7 @@ class RemoteAsk {
   bool is_cancelled = false;
 
  private:
-  ErrorCode StatusOf(const RemotePart& part) const;
+  ErrorCode StatusOf(const ExtentPart& part) const;
 
   std::uint64_t payload_bytes_ = 0;
   std::uint64_t granted_bytes_ = 0;

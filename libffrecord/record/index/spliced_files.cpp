@@ -17,6 +17,7 @@
 #include "libffrecord/record/index/source_state.h"
 #include "libffrecord/source/local_files_impl.h"
 #include "libffrecord/source/range_queue.h"
+#include "libffrecord/source/resident_files.h"
 
 namespace ffrecord {
 namespace {
@@ -115,7 +116,7 @@ void Translation::Set(const std::vector<Spliced>& files, const RangeReader& bene
   }
 }
 
-class SplicedFiles final : public RangeReader {
+class SplicedFiles final : public RangeReader, public ResidentFiles {
  public:
   SplicedFiles(std::vector<IndexedSource> sources, std::vector<Spliced> files,
                std::unique_ptr<LocalFiles> beneath)
@@ -140,17 +141,17 @@ class SplicedFiles final : public RangeReader {
       alignment = std::max(alignment, beneath_->alignment_bytes(part.file));
     return alignment;
   }
-  bool is_spliced(std::uint32_t file) const noexcept override {
-    return !sources_[file].index.empty();
+  FileForm form(std::uint32_t file) const noexcept override {
+    return {!sources_[file].index.empty(), files_[file].form};
   }
-  RecordForm record_form(std::uint32_t file) const noexcept override { return files_[file].form; }
   const CoalescingOptions& coalescing() const noexcept override { return beneath_->coalescing(); }
   Result<PooledBuffer> TakeMemory(std::uint64_t size_bytes) const override {
     return beneath_->TakeMemory(size_bytes);
   }
   bool reads_indexes() const noexcept override { return beneath_->reads_indexes(); }
-  IoPolicy policy() const noexcept override { return beneath_->policy(); }
+  Report report() const override { return beneath_->report(); }
   bool HasChanged() const override { return beneath_->HasChanged(); }
+  const ResidentFiles* resident() const noexcept override { return this; }
   bool HasShrunk(std::uint32_t file) const override {
     return std::ranges::any_of(files_[file].parts,
                                [&](const Part& part) { return beneath_->HasShrunk(part.file); });

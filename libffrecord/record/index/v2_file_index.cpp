@@ -21,7 +21,7 @@ class V2Index final : public FileIndex {
         layout_(std::move(layout)),
         schema_(std::move(schema)),
         warnings_(std::move(warnings)),
-        formed_(source.record_form(file), schema_),
+        formed_(source.form(file).records, schema_),
         record_seeds_(layout_.header.file_id),
         dictionaries_(source, file, layout_.header.file_id, layout_.footer),
         keys_(source, file, layout_),

@@ -92,7 +92,7 @@ void FormInPlace(const RecordReader::Impl& reader, BatchPlan& plan) {
   const PlannedRecord* before = nullptr;
   for (PlannedRecord& record : plan.records) {
     if (record.status != ErrorCode::kOk ||
-        reader.source->record_form(record.file) == RecordForm::kPlain)
+        reader.source->form(record.file).records == RecordForm::kPlain)
       continue;
     if (before != nullptr && before->file == record.file &&
         record.location.offset_bytes <

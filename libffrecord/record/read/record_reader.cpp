@@ -86,7 +86,7 @@ Result<RecordReader> OpenRecords(std::shared_ptr<const RangeReader> source,
                        " are not those of " + impl->source->file_name(0) +
                        "; open them separately"};
     impl->first_indexes.push_back(first_index);
-    if (impl->source->record_form(file) != RecordForm::kPlain) impl->forms_records = true;
+    if (impl->source->form(file).records != RecordForm::kPlain) impl->forms_records = true;
     fingerprint.Add(index.record_count(), index.fingerprint());
     if (index.record_count() > kRecordCountMax - first_index)
       return Error{ErrorCode::kInvalidArgument,
@@ -153,7 +153,7 @@ RecordReader::FileInfo RecordReader::file(std::size_t file_index) const {
           .first_index = impl_->first_indexes[file_index],
           .fingerprint = index.fingerprint(),
           .warnings = std::move(warnings),
-          .in_place = impl_->source->is_spliced(number)};
+          .in_place = impl_->source->form(number).is_spliced};
 }
 
 Result<Metadata> RecordReader::metadata(std::size_t file_index, const GiveUp& give_up) const {
@@ -163,8 +163,9 @@ Result<Metadata> RecordReader::metadata(std::size_t file_index, const GiveUp& gi
 }
 
 RecordReader::IoReport RecordReader::io_report() const {
-  return {impl_->source->policy(), impl_->batches_from_memory.load(), impl_->batches_read.load(),
-          impl_->stages.Load(), impl_->source->store_report()};
+  const RangeReader::Report source = impl_->source->report();
+  return {source.policy, impl_->batches_from_memory.load(), impl_->batches_read.load(),
+          impl_->stages.Load(), source.store};
 }
 
 Result<Batch> RecordReader::ReadBatch(std::span<const std::uint64_t> indices,

@@ -19,6 +19,7 @@
 #include "libffrecord/record/index/index_pages.h"
 #include "libffrecord/record/read/batch_block.h"
 #include "libffrecord/record/read/decompression.h"
+#include "libffrecord/source/resident_files.h"
 
 namespace ffrecord {
 namespace {
@@ -99,7 +100,7 @@ class ResidentBatch {
 
   std::optional<Batch> Copy() {
     const std::uint64_t lost_before = SigbusGuard::lost_count();
-    if (!Locate() || !SampleIsInMemory()) return std::nullopt;
+    if (resident_ == nullptr || !Locate() || !SampleIsInMemory()) return std::nullopt;
     auto block = BatchBlock::Take(*reader_.source, size_bytes_, indices_.size());
     if (!block) return std::nullopt;  // Read one by one, without duplicates, it may fit.
     block_ = std::move(block).value();
@@ -123,7 +124,7 @@ class ResidentBatch {
     std::optional<std::uint32_t> known;
     for (const Source& source : scratch_.sources) {
       if (source.file == known) continue;
-      if (reader_.source->HasShrunk(source.file)) return false;
+      if (resident_->HasShrunk(source.file)) return false;
       known = source.file;
     }
     return true;
@@ -138,9 +139,9 @@ class ResidentBatch {
       Source& source = scratch_.sources[i];
       if (source.file != mapped_file_ || mapped_.empty()) {
         mapped_file_ = source.file;
-        mapped_ = reader_.source->Mapped(source.file);
+        mapped_ = resident_->Mapped(source.file);
         mapped_pages_ = reader_.indexes[source.file]->pages();
-        present_ = reader_.source->PresenceOf(source.file);
+        present_ = resident_->PresenceOf(source.file);
         if (mapped_.empty() || (present_ != nullptr && !reader_.options.verify_checksums))
           return false;
       }
@@ -399,6 +400,7 @@ class ResidentBatch {
   }
 
   const RecordReader::Impl& reader_;
+  const ResidentFiles* const resident_ = reader_.source->resident();
   const std::span<const std::uint64_t> indices_;
   Scratch& scratch_;
   StageClock& clock_;
@@ -410,7 +412,7 @@ class ResidentBatch {
   std::uint64_t placed_bytes_ = 0;
   // For LocateOne().
   std::span<const std::byte> mapped_;
-  const RangeReader::Presence* present_ = nullptr;
+  const ResidentFiles::Presence* present_ = nullptr;
   const IndexPages* mapped_pages_ = nullptr;
   std::uint32_t mapped_file_ = 0;
   // For Approach().

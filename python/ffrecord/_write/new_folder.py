@@ -118,16 +118,8 @@ def check_vacant(path: Path, replace: bool) -> None:
         FileNotFoundError: its parent folder does not exist.
         PermissionError: nothing may be written there.
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}; make it first")
-    check_writable(path.parent)
-    if not os.path.lexists(path):
+    if not is_replaced(path, replace):
         return
-    if not replace:
-        raise ConflictError(errno.EEXIST, f"{path} exists; --overwrite replaces it")
-    if path.is_symlink():
-        message = f"{path} is a symbolic link to {os.readlink(path)}: name that, or remove the link"
-        raise ConflictError(errno.EEXIST, message)
     if path.suffix == ".ffr":
         if path.is_dir():
             raise ConflictError(errno.EISDIR, f"{path} is a folder; choose another name")
@@ -139,6 +131,27 @@ def check_vacant(path: Path, replace: bool) -> None:
     if (other := _other_than_record_files(path)) is not None:
         message = f"{path} contains other files than *.ffr, such as {other}: not replaced"
         raise ConflictError(errno.EEXIST, message)
+
+
+def is_replaced(path: Path, replace: bool) -> bool:
+    """Whether there is something at `path`, which may be replaced as far as its name tells.
+
+    Raises:
+        ConflictError: it may not; the message says why, and what to do.
+        FileNotFoundError: its parent folder does not exist.
+        PermissionError: nothing may be written there.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}; make it first")
+    check_writable(path.parent)
+    if not os.path.lexists(path):
+        return False
+    if not replace:
+        raise ConflictError(errno.EEXIST, f"{path} exists; --overwrite replaces it")
+    if path.is_symlink():
+        message = f"{path} is a symbolic link to {os.readlink(path)}: name that, or remove the link"
+        raise ConflictError(errno.EEXIST, message)
+    return True
 
 
 def check_writable(folder: Path) -> None:

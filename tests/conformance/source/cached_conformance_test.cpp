@@ -19,6 +19,7 @@
 #include "libffrecord/source/block_cache.h"
 #include "libffrecord/source/cached_files.h"
 #include "libffrecord/source/cached_view.h"
+#include "libffrecord/source/resident_files.h"
 #include "memory_files.h"
 #include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
@@ -229,11 +230,11 @@ TEST_F(BlockCacheTest, AFullTmpfsCostsTimeAlone) {
     source_.Open();
     for (int turn = 0; turn < 2; ++turn)
       if (WholeOf(*source_.files, 0) != contents_[0]) return 1;
-    const auto mapped = source_.files->Mapped(0);
+    const auto mapped = source_.files->resident()->Mapped(0);
     const auto wanted = std::as_bytes(std::span(contents_[0]));
     std::uint64_t present_bytes = 0;
     for (std::uint64_t at = 0; at + 4096 <= wanted.size(); at += 4096) {
-      if (!source_.files->PresenceOf(0)->Has(at, 4096)) continue;
+      if (!source_.files->resident()->PresenceOf(0)->Has(at, 4096)) continue;
       present_bytes += 4096;
       if (!std::ranges::equal(mapped.subspan(at, 4096), wanted.subspan(at, 4096))) return 2;
     }
@@ -272,13 +273,13 @@ TEST_F(BlockCacheTest, AFullTmpfsIsUsedAgainOnceItHasRoom) {
 
 // What is said to be in memory is there, and all of it is.
 bool IsInMemory(const RangeReader& files, std::uint32_t file, std::string_view content) {
-  const auto mapped = files.Mapped(file);
-  return files.PresenceOf(file)->Has(0, content.size()) &&
+  const auto mapped = files.resident()->Mapped(file);
+  return files.resident()->PresenceOf(file)->Has(0, content.size()) &&
          std::ranges::equal(mapped, std::as_bytes(std::span(content)));
 }
 
 TEST_F(BlockCacheTest, WhatIsKeptIsMapped) {
-  EXPECT_FALSE(source_.files->PresenceOf(0)->Has(0, 1));
+  EXPECT_FALSE(source_.files->resident()->PresenceOf(0)->Has(0, 1));
   ReadBehind();
   EXPECT_TRUE(IsInMemory(*source_.files, 0, contents_[0]));
   source_.Open();  // As another process would, that has read nothing.
@@ -292,7 +293,7 @@ TEST_F(BlockCacheTest, WhatIsNotKeptIsNotMapped) {
   auto memory = source_.files->TakeMemory(10 * block).value();
   std::vector<RangeRead> ranges{{0, 70 * block, *memory}};
   ASSERT_TRUE(source_.files->Read(ranges));
-  const auto* const present = source_.files->PresenceOf(0);
+  const auto* const present = source_.files->resident()->PresenceOf(0);
   EXPECT_TRUE(present->Has(70 * block, 10 * block));
   EXPECT_TRUE(present->Has(80 * block - 1, 1));
   EXPECT_FALSE(present->Has(70 * block, 10 * block + 1));
@@ -304,7 +305,7 @@ TEST_F(BlockCacheTest, WhatOthersKeepIsMappedOnceItIsRead) {
   auto another =
       OpenCachedFiles(source_.counting, BlockCache::Open(source_.folder / "cache", kBound).value(),
                       source_.identities);
-  EXPECT_FALSE(another->PresenceOf(0)->Has(0, 1));
+  EXPECT_FALSE(another->resident()->PresenceOf(0)->Has(0, 1));
   ReadBehind();
   EXPECT_EQ(source_.Behind([&] { WholeOf(*another, 0); }), 0U);
   EXPECT_TRUE(IsInMemory(*another, 0, contents_[0]));
@@ -328,8 +329,8 @@ TEST_F(BlockCacheTest, AMappedEntryThatIsRemovedIsLetGo) {
   ASSERT_TRUE(IsInMemory(*source_.files, 0, contents_[0]));
   std::filesystem::remove_all(source_.folder / "cache");
   clock.RunFor(kNextLook);
-  source_.files->Mapped(0);
-  EXPECT_FALSE(source_.files->PresenceOf(0)->Has(0, 1));
+  source_.files->resident()->Mapped(0);
+  EXPECT_FALSE(source_.files->resident()->PresenceOf(0)->Has(0, 1));
 }
 
 // A view of a file of that many entries, and an entry for any place in it.
@@ -435,12 +436,12 @@ TEST(BlockCacheBoundTest, WhatIsUsedFromMemoryAloneStays) {
   for (std::uint32_t file = 0; file < 4; ++file) WholeOf(*source.files, file);
   clock.RunFor(kNextLook);
   ASSERT_TRUE(IsInMemory(*source.files, 0, contents[0]));
-  source.files->Mapped(0);
+  source.files->resident()->Mapped(0);
   clock.RunFor(kNextLook);
   ASSERT_TRUE(IsInMemory(*source.files, 0, contents[0]));
-  EXPECT_EQ(source.files->store_report()->cache_evictions, 0U);
+  EXPECT_EQ(source.files->report().store->cache_evictions, 0U);
   for (std::uint32_t file = 4; file < 7; ++file) WholeOf(*source.files, file);
-  EXPECT_GT(source.files->store_report()->cache_evictions, 0U);
+  EXPECT_GT(source.files->report().store->cache_evictions, 0U);
   EXPECT_EQ(source.Behind([&] { WholeOf(*source.files, 0); }), 0U);
   EXPECT_GT(source.Behind([&] { WholeOf(*source.files, 1); }), 0U);
 }

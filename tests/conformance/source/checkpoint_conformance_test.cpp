@@ -87,7 +87,6 @@ class RestlessFiles final : public MemoryFiles {
     return "file " + std::to_string(file) + " is in trouble";
   }
   bool HasChanged() const override { return true; }
-  bool HasShrunk(std::uint32_t file) const override { return file == 1; }
 };
 
 TEST(FilesWithCopiesTest, WhatIsKnownOfACopyIsKnownOfTheFile) {
@@ -97,8 +96,6 @@ TEST(FilesWithCopiesTest, WhatIsKnownOfACopyIsKnownOfTheFile) {
   readers.push_back(std::make_unique<RestlessFiles>(contents));
   const auto files = Copies(std::move(readers), 2);
   EXPECT_TRUE(files->HasChanged());
-  EXPECT_FALSE(files->HasShrunk(0));
-  EXPECT_TRUE(files->HasShrunk(1));
   EXPECT_EQ(files->Trouble(1, ErrorCode::kIo), "file 1 is in trouble");
 }
 
@@ -127,8 +124,6 @@ TEST(PackedFilesTest, WhatIsKnownOfThePackedFileIsKnownOfTheFile) {
   const auto files =
       client::OpenPackedFiles(std::make_unique<RestlessFiles>(PackedOf(contents).value())).value();
   EXPECT_TRUE(files->HasChanged());
-  EXPECT_FALSE(files->HasShrunk(0));
-  EXPECT_TRUE(files->HasShrunk(1));
   EXPECT_EQ(files->Trouble(1, ErrorCode::kIo), "file 1 is in trouble");
 }
 

@@ -204,7 +204,7 @@ TEST_F(DelegatedReadsTest, AFailureThatMayPassIsTriedAgain) {
   }
   ExpectAll();
   EXPECT_EQ(offsets, (std::set<std::uint64_t>{0, 1000}));
-  const auto report = *files_->store_report();
+  const auto report = *files_->report().store;
   EXPECT_EQ(report.requests, 5U);
   EXPECT_EQ(report.retries, 2U);
   EXPECT_EQ(report.throttled, 1U);
@@ -227,7 +227,7 @@ TEST_F(DelegatedReadsTest, AFailureThatStaysEndsWithItsMessageOnceTheTimeIsOver)
   EXPECT_TRUE(result_.get());
   EXPECT_EQ(ranges_[0].status, ErrorCode::kUnavailable);
   EXPECT_EQ(files_->Trouble(0, ErrorCode::kUnavailable).substr(0, 4), "try ");
-  EXPECT_GT(files_->store_report()->retries, 0U);
+  EXPECT_GT(files_->report().store->retries, 0U);
   is_over = true;
   reads_->Close();
   server.join();

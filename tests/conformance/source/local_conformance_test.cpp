@@ -14,6 +14,7 @@
 #include "libffrecord/source/file_window.h"
 #include "libffrecord/source/local_files.h"
 #include "libffrecord/source/local_queue.h"
+#include "libffrecord/source/resident_files.h"
 #include "memory_files.h"
 #include "range_queue_conformance.h"
 #include "range_reader_conformance.h"
@@ -349,13 +350,13 @@ TEST(LocalFilesTest, AFileThatGrowsHasChangedAndOneThatShrinksSaysSo) {
 
   std::filesystem::resize_file(folder.paths[0], 20'000);
   EXPECT_TRUE(files->HasChanged());
-  EXPECT_FALSE(files->HasShrunk(0));
+  EXPECT_FALSE(files->resident()->HasShrunk(0));
   std::filesystem::resize_file(folder.paths[0], 10'000);
   EXPECT_FALSE(files->HasChanged());
   std::filesystem::resize_file(folder.paths[1], 9'999);
   EXPECT_TRUE(files->HasChanged());
-  EXPECT_FALSE(files->HasShrunk(0));
-  EXPECT_TRUE(files->HasShrunk(1));
+  EXPECT_FALSE(files->resident()->HasShrunk(0));
+  EXPECT_TRUE(files->resident()->HasShrunk(1));
 }
 
 TEST(LocalFilesTest, WhatAFileHasLostIsCorruptAndWhatItHasKeptIsRead) {

@@ -249,7 +249,7 @@ TEST_F(HedgeTest, AHedgeThatWinsEndsItsPartWithTheRestOfTheLeg) {
 // A node that was cut off just before it would have been suspected: the next batch would wait for
 // it, and for a connection to it, once more.
 TEST_F(HedgeTest, ANodeThatDoesNotSayThatACancelledLegHasEndedIsSilent) {
-  health_->NoteParts(2 * ReplicaHealth::kPartsPerHedge);
+  health_->NoteParts(2 * HedgeBudget::kRequestsPerHedge);
   for (const bool is_heard : {true, false}) {
     Begin(is_heard ? 1 : 2, 1);
     const auto first = Only<Reads::Send>();

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from ffrecord import Reader
 from ffrecord._base.folders import sync_folder
-from ffrecord._write.new_folder import check_writable, partial_folder
+from ffrecord._write.new_folder import is_replaced, partial_folder
 from ffrecord.errors import ConflictError
 
 if TYPE_CHECKING:
@@ -25,18 +25,10 @@ def check_vacant_file(path: Path, overwrite: bool) -> None:
         FileNotFoundError: its folder does not exist.
         PermissionError: nothing may be written there.
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent}; make it first")
-    check_writable(path.parent)
     if path.is_dir():
         raise ConflictError(errno.EISDIR, f"{path} is a folder; choose another name")
-    if not os.path.lexists(path):
+    if not is_replaced(path, overwrite):
         return
-    if not overwrite:
-        raise ConflictError(errno.EEXIST, f"{path} exists; --overwrite replaces it")
-    if path.is_symlink():
-        message = f"{path} is a symbolic link to {os.readlink(path)}: name that, or remove the link"
-        raise ConflictError(errno.EEXIST, message)
     if not path.is_file():  # Such as /dev/null, which would be a file from then on.
         raise ConflictError(errno.EEXIST, f"{path} is no plain file: it is not replaced")
 
