@@ -90,6 +90,23 @@ TEST_F(UploadQuotasTest, WhoLetsAnExtentOfOthersGrowIsHeldToTheirQuota) {
   EXPECT_EQ(Begin(Room(3, 10, "a/")), 0);
 }
 
+// Shares that were dealt out before do not keep the room of the quota that they are of.
+TEST_F(UploadQuotasTest, AQuotaThatIsLoweredHoldsAtOnce) {
+  quotas_ = {{"a/", 1'000}};
+  EXPECT_EQ(Begin(Room(0, 400)), 0);
+  quotas_ = {{"a/", 700}};  // As much as the shares have, and some of that is taken.
+  EXPECT_EQ(Begin(Room(1, 301)), EDQUOT);
+  std::uint32_t number = 1;
+  while (number < 100 && Begin(Room(number, 20)) == 0) ++number;
+  EXPECT_EQ(number, 16U);
+  EXPECT_EQ(Pending(), 700U);
+
+  quotas_ = {{"a/", 1'000}};
+  EXPECT_EQ(Begin(Room(100, 300)), 0);
+  quotas_ = {{"a/", 300}};
+  EXPECT_EQ(Begin(Room(101, 1)), EDQUOT);
+}
+
 // So many as the settings of a cluster allow: all of them are dealt out in one commit.
 TEST_F(UploadQuotasTest, SixQuotasMayHoldForAnExtent) {
   quotas_ = {};
