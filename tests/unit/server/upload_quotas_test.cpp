@@ -135,6 +135,24 @@ TEST_F(UploadQuotasTest, NothingIsRefusedForWhatHasBeenPublishedMeanwhile) {
   EXPECT_TRUE(finished.front().result) << finished.front().result.error().message;
 }
 
+// Whether the pending is published under a name whose manifest is on no node cannot be told.
+TEST_F(UploadQuotasTest, WhoPassesItWhileAManifestIsMissingHearsOfBoth) {
+  EXPECT_EQ(Begin(Room(0, 8)), 0);
+  one_.lost_bodies.insert(99);
+  one_.Publish("a/lost", {{MakeExtentId(8, 0, 0), 1, 1}}, 2, 99);
+  const UploadRoom room = Room(1, 5);
+  one_.node->BeginUpload(UploadOf(room.id), one_.now + 10s, room);
+  one_.Run(9s);
+
+  const auto finished = one_.node->TakeFinished();
+  ASSERT_EQ(finished.size(), 1U);
+  const auto& result = finished.front().result;
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, ErrorCode::kUnavailable);
+  for (const char* const text : {"quota of 10", "a/lost", "start the nodes"})
+    EXPECT_NE(result.error().message.find(text), std::string::npos) << result.error().message;
+}
+
 TEST_F(UploadQuotasTest, WhatIsPublishedOrGivenUpDoesNotCountAndItsRecordGoes) {
   EXPECT_EQ(Begin(Room(0, 8)), 0);
   EXPECT_EQ(Begin(Room(0, 5, "a/", 8)), EDQUOT);
