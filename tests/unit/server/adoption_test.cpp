@@ -569,6 +569,31 @@ TEST_F(AdoptionTest, ARunThatHasBeenTakenGoesOnOnTheWayBackAndIsTakenAgain) {
   EXPECT_TRUE(Has(Other(), "run/step-000000003", next));
 }
 
+// A client that has begun a read, and takes nothing of it, keeps no connection to what it was.
+TEST_F(AdoptionTest, AConnectionIsDrainedNoLongerThanTheStallTimeout) {
+  const auto manifest = PublishAlone("train/a");
+  store_->Cut();
+  Server::Options options = Node("n1", true);
+  options.stall_timeout = 400ms;
+  Start(old_, options);
+  const auto channel = Client().Connect(Old()).value();
+  ASSERT_TRUE(channel->Call(net::FrameType::kExtentBind,
+                            net::ExtentBind{0, {test::ExtentsOf(manifest).front().id}}.Encode(), {},
+                            test::Within(20s), "a binding"));
+  net::BatchRead batch;
+  batch.initial_grant_bytes = 0;
+  batch.entries = {{0, 0, 8'000, 0}};
+  const auto request = channel->Send(net::FrameType::kBatchRead, batch.Encode());
+  ASSERT_TRUE(request && channel->Call(net::FrameType::kPing, {}, {}, test::Within(20s), "a pong"));
+
+  store_->Mend();
+
+  const auto reply = channel->Receive(request.value(), test::Within(60s), "records");
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(reply.error().code, ErrorCode::kUnavailable) << reply.error().message;
+  EXPECT_NE(reply.error().message.find("closed"), std::string::npos) << reply.error().message;
+}
+
 // Clients then ask nobody else what there is.
 TEST_F(AdoptionTest, ClientsAreToldThatTheClusterDoesNotHaveAllNamesYet) {
   PublishAlone("train/a");
