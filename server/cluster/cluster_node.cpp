@@ -4,14 +4,10 @@
 #include <iterator>
 #include <utility>
 
-#include "libffrecord/base/checksum.h"
-
 namespace ffrecord::server::cluster {
 namespace {
 
-constexpr std::chrono::seconds kPatience{5};
 constexpr std::chrono::milliseconds kRetry{500};
-constexpr std::chrono::milliseconds kLostRetry{20};
 constexpr std::chrono::seconds kNewestPatience{2};
 
 }  // namespace
@@ -56,7 +52,7 @@ void ClusterNode::Restart(TimePoint now) {
   lease_.LookAgain(now);
   commits_.clear();
   newest_call_ = 0;
-  ForEachNewest([](Newest& newest) {
+  ForEachNewest([](NewestNames& newest) {
     newest.is_asked = false;
     newest.revision.reset();
   });
@@ -131,11 +127,13 @@ std::vector<Action> ClusterNode::Step(TimePoint now, const Answer& answer) {
   now_ = now;
   CheckOutcome(answer);
   const bool had_lease = lease_.lease() != 0, was_watching = mirror_.is_watching();
-  bool is_taken =
-      lease_.Take(now, answer, out_) || mirror_.Take(now, answer, out_) ||
-      continuity_.Take(now, slots_.map.version, answer, out_) || names_.Take(now, answer) ||
-      replication_.Take(now, view_, answer, out_) || burial_.Take(now, view_, answer, out_) ||
-      leader_.Take(now, view_, answer, out_) || TakeOpening(now, answer) || TakeNewest(now, answer);
+  bool is_taken = lease_.Take(now, answer, out_) || mirror_.Take(now, answer, out_) ||
+                  continuity_.Take(now, slots_.map.version, answer, out_) ||
+                  names_.Take(now, answer) || replication_.Take(now, view_, answer, out_) ||
+                  burial_.Take(now, view_, answer, out_) ||
+                  leader_.Take(now, view_, answer, out_) || TakeNewest(now, answer);
+  for (auto at = openings_.begin(); !is_taken && at != openings_.end(); ++at)
+    is_taken = at->second.Take(now, answer);
   for (auto at = publications_.begin(); !is_taken && at != publications_.end(); ++at)
     is_taken = at->second.Take(now, view_, answer, out_);
   for (auto at = rebuilds_.begin(); !is_taken && at != rebuilds_.end(); ++at)
@@ -169,7 +167,7 @@ TimePoint ClusterNode::wake() const {
   if (continuity_.is_checked()) wake = std::min(wake, mirror_.wake());
   for (const auto& [id, publication] : publications_) wake = std::min(wake, publication.wake());
   for (const auto& [id, rebuild] : rebuilds_) wake = std::min(wake, rebuild.wake());
-  for (const auto& [id, opening] : openings_) wake = std::min(wake, opening.next);
+  for (const auto& [id, opening] : openings_) wake = std::min(wake, opening.wake());
   for (const auto& [id, look] : looks_) {
     wake = std::min(wake, look.deadline);
     if (!look.newest.is_asked && newest_call_ == 0) wake = std::min(wake, newest_next_);
@@ -222,68 +220,16 @@ ClusterNode::RequestId ClusterNode::Begin(const Rebuild::Request& request) {
 
 ClusterNode::RequestId ClusterNode::BeginUpload(std::uint64_t upload, TimePoint deadline,
                                                 UploadRoom room) {
-  Opening& opening = openings_[++last_request_];
-  opening.upload = upload;
-  opening.deadline = deadline;
-  opening.room = std::move(room);
+  openings_.emplace(++last_request_, UploadOpening(upload, deadline, std::move(room)));
   return last_request_;
 }
 
 void ClusterNode::StepOpenings(TimePoint now) {
   for (auto at = openings_.begin(); at != openings_.end();) {
-    auto result = StepOpening(now, at->second);
+    auto result = at->second.Step(now, view_, out_);
     if (result) finished_.push_back({at->first, *std::move(result)});
     at = result ? openings_.erase(at) : std::next(at);
   }
-}
-
-std::optional<Result<std::uint64_t>> ClusterNode::StepOpening(TimePoint now, Opening& opening) {
-  const std::string name = UploadKey(opening.upload);
-  const MetaStore::KeyValue* const key = mirror_.Find(name);
-  // Room on record for an upload that was closed meanwhile does not count.
-  const bool has_room = opening.room.quotas.empty() || (key && HasRoom(view_, opening.room));
-  if (key != nullptr && has_room) return key->mod_revision;
-  if (mirror_.Find(UploadTombstoneKey(opening.upload)) != nullptr)
-    return Error{ErrorCode::kConflict,
-                 "the upload was silent for long and was given up; begin another"};
-  if (now >= opening.deadline)
-    return Error{ErrorCode::kDeadlineExceeded,
-                 "the upload could not be recorded in time; try again"};
-  if (opening.call != 0 || now < opening.next || !mirror_.was_listed() || !continuity_.is_checked())
-    return std::nullopt;
-  MetaStore::Commit commit;
-  if (key == nullptr) {
-    commit.compares.push_back({name, 0});
-    commit.puts.push_back({name, {}});
-  }
-  commit.compares.push_back({UploadTombstoneKey(opening.upload), 0});
-  if (!has_room)
-    if (auto room =
-            TakeRoom(view_, opening.room, Xxh3(opening.room.id) + opening.lost_count, commit);
-        !room) {
-      // That is final: not before it shows what of the pending was published by now.
-      if (ShowsAll(opening.newest)) return std::move(room).error();
-      opening.next = std::min(opening.deadline, now + kLostRetry);
-      return std::nullopt;
-    }
-  opening.call = out_.Ask(std::move(commit), now + kPatience);
-  opening.next = opening.deadline;
-  return std::nullopt;
-}
-
-// Whatever came of it, the mirror will show the key, or it is tried again: soon if another one was
-// first.
-bool ClusterNode::TakeOpening(TimePoint now, const Answer& answer) {
-  for (auto& [id, opening] : openings_) {
-    if (opening.call == 0 || opening.call != answer.id) continue;
-    opening.call = 0;
-    const auto& outcome = std::get<Result<MetaStore::Outcome>>(answer.reply);
-    const bool is_lost = outcome && outcome.value().fate == MetaStore::Outcome::Fate::kLost;
-    if (is_lost) ++opening.lost_count;
-    opening.next = std::min(opening.deadline, now + (is_lost ? kLostRetry : kRetry));
-    return true;
-  }
-  return false;
 }
 
 // --- The newest names ---------------------------------------------------------------------------
@@ -311,7 +257,7 @@ void ClusterNode::StepLooks(TimePoint now) {
 }
 
 std::optional<Result<std::uint64_t>> ClusterNode::StepLook(TimePoint now, const Look& look) const {
-  const Newest& newest = look.newest;
+  const NewestNames& newest = look.newest;
   if (newest.revision && Shows(*newest.revision, look.name)) return *newest.revision;
   if (!newest.is_asked && !lease_.IsLeased(now))
     return Error{ErrorCode::kUnavailable,
@@ -323,15 +269,10 @@ std::optional<Result<std::uint64_t>> ClusterNode::StepLook(TimePoint now, const 
   return std::nullopt;
 }
 
-bool ClusterNode::ShowsAll(Newest& newest) const {
-  newest.is_wanted = true;
-  return newest.revision && mirror_.revision() >= *newest.revision && names_.IsComplete();
-}
-
 template <class Visit>
 void ClusterNode::ForEachNewest(const Visit& visit) {
   for (auto& [id, look] : looks_) visit(look.newest);
-  for (auto& [id, opening] : openings_) visit(opening.newest);
+  for (auto& [id, opening] : openings_) visit(opening.newest());
 }
 
 // All who want to know it while the store is asked share the next question: of many clients at the
@@ -339,7 +280,7 @@ void ClusterNode::ForEachNewest(const Visit& visit) {
 void ClusterNode::AskNewest(TimePoint now) {
   if (newest_call_ != 0 || now < newest_next_) return;
   bool is_wanted = false;
-  ForEachNewest([&](Newest& newest) {
+  ForEachNewest([&](NewestNames& newest) {
     if (newest.is_wanted && !std::exchange(newest.is_asked, true)) is_wanted = true;
   });
   if (is_wanted)
@@ -358,7 +299,7 @@ bool ClusterNode::TakeNewest(TimePoint now, const Answer& answer) {
       return one.second.newest.is_asked && !one.second.newest.revision;
     });
   }
-  ForEachNewest([&](Newest& newest) {
+  ForEachNewest([&](NewestNames& newest) {
     if (!newest.is_asked || newest.revision) return;
     if (found)
       newest.revision = found.value() ? found.value()->mod_revision : 0;

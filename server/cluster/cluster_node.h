@@ -17,6 +17,7 @@
 #include "server/cluster/publication.h"
 #include "server/cluster/rebuild.h"
 #include "server/cluster/replication.h"
+#include "server/cluster/upload_opening.h"
 #include "server/cluster/upload_quotas.h"
 #include "server/cluster/view.h"
 
@@ -106,26 +107,10 @@ class ClusterNode {
   bool is_outdated() const { return level_ > options_.lease.record.level; }
 
  private:
-  // Up to which revision there is something to know of names: as the store says, once it is wanted.
-  struct Newest {
-    bool is_wanted = false;
-    bool is_asked = false;  // The store, after it was wanted.
-    std::optional<std::uint64_t> revision;
-  };
-  struct Opening {
-    std::uint64_t upload = 0;
-    TimePoint deadline;
-    UploadRoom room;
-    TimePoint next{};
-    CallId call = 0;
-    std::uint64_t lost_count = 0;
-    Newest newest;
-  };
-
   struct Look {
     std::string name;
     TimePoint deadline;
-    Newest newest;
+    NewestNames newest;
   };
 
   void Restart(TimePoint now);
@@ -138,10 +123,6 @@ class ClusterNode {
   void TakeSlots();
   void StepAll(TimePoint now);
   void StepOpenings(TimePoint now);
-  // The outcome of an opening; none: it goes on.
-  std::optional<Result<std::uint64_t>> StepOpening(TimePoint now, Opening& opening);
-  bool ShowsAll(Newest& newest) const;
-  bool TakeOpening(TimePoint now, const Answer& answer);
   void StepLooks(TimePoint now);
   std::optional<Result<std::uint64_t>> StepLook(TimePoint now, const Look& look) const;
   void AskNewest(TimePoint now);
@@ -171,7 +152,7 @@ class ClusterNode {
   Leader leader_;
   RequestId last_request_ = 0;
   std::map<RequestId, Publication> publications_;
-  std::map<RequestId, Opening> openings_;
+  std::map<RequestId, UploadOpening> openings_;
   std::map<RequestId, Look> looks_;
   CallId newest_call_ = 0;  // For all that wanted it when the store was asked.
   TimePoint newest_next_{};

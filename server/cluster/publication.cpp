@@ -18,9 +18,6 @@ namespace ffrecord::server::cluster {
 namespace {
 
 constexpr std::chrono::seconds kFullPatience{5};  // Room may be made, and nodes come up.
-// How long the manifests of all names are waited for: less than a client waits for one node, so
-// that it hears which are missing.
-constexpr std::chrono::seconds kManifestsPatience{8};
 // How long a manifest is sought in vain until its name may be removed without it.
 constexpr std::chrono::seconds kLostPatience{60};
 constexpr std::size_t kTombstoneSizeMax = 256 << 10;
@@ -188,6 +185,17 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   if (!view.lease.MayWrite(now))
     return Wait(now + kRetry / 5, "the lease of this daemon in the cluster is not renewed");
   if (request_.mode == Mode::kRemove && base_revision_ == 0) return ConcludeGone(view);
+  if (request_.mode != Mode::kRemove) {
+    if (!manifest_) {
+      auto manifest = DecodeDatasetManifest(request_.manifest);
+      if (!manifest) return Fail(ErrorCode::kInvalidArgument, manifest.error().message);
+      manifest_ = std::move(manifest).value();
+    }
+    // Before anything is waited for, or stored for it; once more with the commit.
+    if (auto room = CheckQuotas(request_.quotas, view, request_.name, manifest_->size_bytes());
+        !room)
+      return Fail(std::move(room).error());
+  }
   // Only a name whose own manifest is lost is removed without knowing what all others refer to.
   // A node that is away for a while may have it.
   const bool removes_lost = request_.mode == Mode::kRemove && shown && !shown->manifest &&
@@ -209,14 +217,6 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
     phase_ = Phase::kCommit;
     return Step(now, view, out);
   }
-  if (!manifest_) {
-    auto manifest = DecodeDatasetManifest(request_.manifest);
-    if (!manifest) return Fail(ErrorCode::kInvalidArgument, manifest.error().message);
-    manifest_ = std::move(manifest).value();
-  }
-  // Before bytes are stored for it; once more with the commit.
-  if (auto room = CheckQuotas(request_.quotas, view, request_.name, manifest_->size_bytes()); !room)
-    return Fail(std::move(room).error());
   const ExtentId id = BodyExtentOf(request_.attempt);
   if (view.tombstones.WasRemoved(id)) {
     unanswered_.Settle();

@@ -61,6 +61,13 @@ class Publication {
   void GiveUp(Error why);
   TimePoint wake() const { return std::min(next_, request_.deadline); }
 
+  // How long the manifests of all names are waited for: less than a client waits for one node, so
+  // that it hears which are missing.
+  static constexpr std::chrono::seconds kManifestsPatience{8};
+  // The reason, for people, why this node cannot conclude what is published: names whose manifests
+  // no node has. Empty: nothing that it knows of.
+  static std::string Hindrance(const View& view);
+
  private:
   static constexpr std::chrono::seconds kPatience{5};  // With a question.
   static constexpr std::chrono::milliseconds kRetry{500};
@@ -106,8 +113,6 @@ class Publication {
   bool CheckComputable();
   bool CheckFetched(const View& view);
   bool CheckSources(const View& view);
-  // The reason, for people, why this node cannot publish; empty: nothing that it knows of.
-  static std::string Hindrance(const View& view);
   void TookDoubted(TimePoint now, const Result<std::optional<MetaStore::KeyValue>>& found);
   void RecordUpload(TimePoint now, const View& view, Outbox& out);
   std::vector<std::string> HoldersOf(const View& view, const ExtentId& id) const;

@@ -55,6 +55,14 @@ Pending PendingOf(const View& view, const UploadRoom& room) {
   return pending;
 }
 
+// The quota by which the shares of a prefix were dealt out last; none: that is not on record.
+std::string DealtKey(const ShareKeys& keys) { return keys.KeyOf(kShareCount); }
+std::optional<std::uint64_t> DealtQuota(const View& view, const ShareKeys& keys) {
+  const MetaStore::KeyValue* const key = view.mirror.Find(DealtKey(keys));
+  const auto dealt = key == nullptr ? Result<QuotaShare>(Error{}) : QuotaShare::Decode(key->value);
+  return dealt ? std::optional(dealt.value().size_bytes) : std::nullopt;
+}
+
 }  // namespace
 
 std::vector<std::byte> PendingRecord::Encode() const {
@@ -99,10 +107,14 @@ Result<void> TakeRoom(const View& view, const UploadRoom& room, std::uint64_t tu
   for (const auto& [prefix, quota_bytes] : room.quotas) {
     if (!pending.record.owner.starts_with(prefix)) continue;
     const ShareKeys keys{kUploadQuotaKeys, prefix};
-    if (TakeShare(view, keys, quota_bytes, growth_bytes, turn, commit)) continue;
+    const auto dealt_bytes = DealtQuota(view, keys);
+    if (dealt_bytes && *dealt_bytes <= quota_bytes &&
+        TakeShare(view, keys, quota_bytes, growth_bytes, turn, commit))
+      continue;
     const std::uint64_t others_bytes = PendingBelow(view, prefix, room.id);
     FFR_TRY(CheckUploadQuota(prefix, quota_bytes, others_bytes, room.size_bytes));
     DealAnew(view, keys, quota_bytes - others_bytes - room.size_bytes, commit);
+    commit.puts.push_back({DealtKey(keys), QuotaShare{quota_bytes}.Encode()});
   }
   pending.record.size_bytes = room.size_bytes;
   const std::string key = PendingKey(room.id);

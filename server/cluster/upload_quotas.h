@@ -23,7 +23,8 @@ namespace ffrecord::server::cluster {
 // (quota_shares.h).
 //
 // At each revision of the store, what counts below a prefix and its shares have no more bytes than
-// its quota.
+// the quota by which the shares were dealt out. That quota is on record beside them: a node with a
+// smaller one takes them back, and deals out what its own leaves.
 inline constexpr std::string_view kPendingKeys = "pending/";            // <id>: PendingRecord.
 inline constexpr std::string_view kUploadQuotaKeys = "upload-quotas/";  // As quotas/.
 

@@ -19,16 +19,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 import ffrecord
+from adoption_histories import DATASET, RUN, Histories, step_of
 from cli import ok
 from daemon import Daemon, program
 from daemons_places import LEASE_S, SETTLE_S
-from daemons_truth import RECORDS, Content, Name, State
+from daemons_reading import by_records
+from daemons_truth import RECORDS, Content, Name, State, Versions
 from daemons_uploads import HeldUpload
+from ffrecord import catalogue
 from ffrecord._cli.admin import fetch_cluster
 from ffrecord._cli.local_cluster import LocalCluster, Node
 from ffrecord.errors import ConflictError
 
 NAMES = st.sampled_from(["a", "b", "c"])
+STEP = st.integers(1, 6)
+VERSION = st.sampled_from(["1.0", "1.1", "2.0"])
+TAG = st.sampled_from(["best", "old"])
 METADATA = ("metadata.sqlite", "metadata.sqlite-wal")
 END = st.sampled_from([signal.SIGTERM, signal.SIGKILL])
 # From the start of a daemon that adopts until it is killed.
@@ -79,6 +85,7 @@ class Adoption(RuleBasedStateMachine):
         # Of the daemon by itself, and of the cluster.
         self.names: dict[bool, dict[str, Name]] = {True: {}, False: {}}
         self.taken: set[tuple[str, int]] = set()
+        self.histories = Histories()
         self.upload: tuple[str, Content, HeldUpload] | None = None
         self.count = 0
 
@@ -139,6 +146,83 @@ class Adoption(RuleBasedStateMachine):
             known.acknowledge(None)
         self.check()
 
+    @rule(number=STEP)
+    def save(self, number: int) -> None:
+        """Save a step of a run."""
+        name, content = step_of(RUN, number), self.content()
+        self.did(f"save {name} {content}")
+        is_there = name in self.histories.names[self.is_alone]
+        try:
+            ffrecord.publish(content.path, self.address(name))
+        except ConflictError:
+            assert is_there, f"{name} is not there"
+        else:
+            assert not is_there, f"{name} was there"
+            self.histories.add(self.is_alone, name, content)
+        self.check()
+
+    @precondition(lambda self: not self.histories.waiting())
+    @rule(number=STEP)
+    def remove_step(self, number: int) -> None:
+        """Remove a step, unless the daemon's run would then be taken for the cluster's."""
+        name = step_of(RUN, number)
+        self.did(f"remove {name}")
+        is_there = name in self.histories.names[self.is_alone]
+        try:
+            ffrecord.remove_published(self.address(name))
+        except FileNotFoundError:
+            assert not is_there, f"{name} was not found"
+        else:
+            assert is_there, f"{name} was there again"
+            del self.histories.names[self.is_alone][name]
+        self.check()
+
+    @rule(version=VERSION)
+    def publish_version(self, version: str) -> None:
+        """Publish a version of a dataset."""
+        content = self.content()
+        known = self.histories.versions(self.is_alone)
+        is_new = version not in known.there and version not in known.removed
+        self.did(f"publish {DATASET}@{version} {content}")
+        try:
+            catalogue.publish(content.path, self.address(DATASET), version)
+        except ConflictError as error:
+            assert not is_new, repr(error)
+        else:
+            assert is_new, f"{version} was published again"
+            self.histories.add_version(self.is_alone, version, content)
+        self.check()
+
+    @rule(version=VERSION, tag=TAG)
+    def tag_version(self, version: str, tag: str) -> None:
+        """Let a tag stand for a version."""
+        known = self.histories.versions(self.is_alone)
+        self.did(f"tag {DATASET}@{version} {tag}")
+        try:
+            catalogue.tag(self.address(f"{DATASET}@{version}"), tag)
+        except FileNotFoundError:
+            assert version not in known.there, f"{version} is gone"
+        else:
+            assert version in known.there, f"{version} was not there"
+            if known.tags.get(tag) != version:
+                known.tags[tag] = version
+                self.histories.set_versions(self.is_alone, known)
+        self.check()
+
+    @rule(version=VERSION)
+    def remove_version(self, version: str) -> None:
+        """Remove a version; its name is not used again."""
+        known = self.histories.versions(self.is_alone)
+        self.did(f"remove {DATASET}@{version}")
+        try:
+            catalogue.remove(self.address(f"{DATASET}@{version}"))
+        except FileNotFoundError:
+            assert version not in known.there, f"{version} is gone"
+        else:
+            assert version in known.there, f"{version} was there again"
+            self.histories.remove_version(self.is_alone, version)
+        self.check()
+
     @precondition(lambda self: self.upload is None)
     @rule(name=NAMES)
     def begin(self, name: str) -> None:
@@ -181,7 +265,8 @@ class Adoption(RuleBasedStateMachine):
         """Whether all that can be adopted is."""
         facts = self.facts()
         has_slots = any(each["slots"] > 0 for each in facts["nodes"])
-        waiting = len(self.conflicts()) if self.cluster.adopts else 0
+        own = self.conflicts() | self.histories.waiting()
+        waiting = len(own) if self.cluster.adopts else 0
         return has_slots and facts["leased"] and facts["adopting"] == waiting
 
     def take_up(self) -> None:
@@ -191,6 +276,7 @@ class Adoption(RuleBasedStateMachine):
             if own and (name, own.number) not in self.taken and there.settled is None:
                 self.taken.add((name, own.number))
                 there.acknowledge(own)
+        self.histories.take_up()
 
     def stop(self, number: int) -> None:
         """End the daemon."""
@@ -247,7 +333,12 @@ class Adoption(RuleBasedStateMachine):
         if not stays:
             self.join(number, None)
 
-    @precondition(lambda self: not self.is_alone and self.cluster.adopts and not self.conflicts())
+    def may_stay(self) -> bool:
+        """Whether the cluster has all names of the daemon."""
+        waits = self.conflicts() or self.histories.waiting()
+        return not self.is_alone and self.cluster.adopts and not waits
+
+    @precondition(may_stay)
     @rule(number=END)
     def stay(self, number: int) -> None:
         """Be a node for good."""
@@ -255,6 +346,7 @@ class Adoption(RuleBasedStateMachine):
         self.stop(number)
         self.cluster.adopts = False
         self.names[True] = {}
+        self.histories.names[True] = {}
         self.start()
         self.check()
 
@@ -310,7 +402,29 @@ class Adoption(RuleBasedStateMachine):
             known.settled, known.late = found, []  # No call is under way.
         listed = {each.name for each in ffrecord.list_published(self.address(""))}
         wanted = {name for name, known in self.names[self.is_alone].items() if known.settled}
+        wanted |= self.histories.names[self.is_alone].keys()
         assert listed == wanted, f"{listed} are listed, and {wanted} are there: {self.journal}"
+
+        self.check_histories()
+
+    def check_histories(self) -> None:
+        """Read all steps, and all versions."""
+        names, contents = self.histories.names[self.is_alone], self.histories.contents
+        for name in self.histories.steps(self.is_alone, RUN):
+            content, data = contents[names[name]], by_records(self.address(name), 20)
+            assert isinstance(content, Content)
+            assert data == content.data, f"{name} has other bytes: {self.journal}"
+        known, found = self.histories.versions(self.is_alone), Versions()
+        with contextlib.suppress(FileNotFoundError):
+            listed = catalogue.versions(self.address(DATASET))
+            found.tags = listed.tags
+            for each in listed.versions:
+                data = by_records(self.address(f"{DATASET}@{each.version}"), 20)
+                content = known.there.get(each.version)
+                assert content and data == content.data, f"{each.version}: {self.journal}"
+                found.there[each.version] = content
+        assert list(found.there) == list(known.there), f"{found} is not {known}: {self.journal}"
+        assert found.tags == known.tags, f"{found} is not {known}: {self.journal}"
 
     def read(self, name: str, known: Name) -> State:
         """Return what is there."""

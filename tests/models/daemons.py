@@ -21,7 +21,7 @@ from daemons_asking import AWAY, LISTS, OF_CLUSTER, SURE_S, UNSURE_S, WHICH, is_
 from daemons_places import NODES, QUOTA_BYTES, STRANGERS, fill, make_room
 from daemons_reading import Hosts, by_records, place_of
 from daemons_truth import RECORDS, Content, Place
-from daemons_uploads import HeldUpload, LeftRemoval
+from daemons_uploads import HeldUpload, LeftCall
 from daemons_versions import NamedVersions
 from ffrecord import _ffrecord
 from ffrecord.errors import ConflictError, CorruptionError
@@ -269,9 +269,10 @@ class Daemons(NamedVersions):
             upload = HeldUpload(later, self.address((node,), name))
             assert upload.errno == 0, upload.error
         self.world.trouble_node("cut", node)
-        left: HeldUpload | LeftRemoval
+        left: HeldUpload | LeftCall
         if removes:
-            left = LeftRemoval(self.address((node,), name))
+            address = self.address((node,), name)
+            left = LeftCall(lambda: ffrecord.remove_published(address))
         else:
             left = upload
             upload.go_on()

@@ -82,6 +82,12 @@ class Versions:
     tags: dict[str, str] = dataclasses.field(default_factory=dict)
     removed: set[str] = dataclasses.field(default_factory=set)
 
+    def remove(self, version: str) -> None:
+        """Take note of a removal."""
+        del self.there[version]
+        self.removed.add(version)
+        self.tags = {tag: of for tag, of in self.tags.items() if of != version}
+
 
 @dataclasses.dataclass
 class Pending:

@@ -6,6 +6,7 @@ import pickle
 import select
 import signal
 import time
+from collections.abc import Callable
 
 import ffrecord
 from daemons_truth import Content
@@ -50,15 +51,15 @@ class HeldUpload:
             self._process = None
 
 
-class LeftRemoval:
-    """A process that asks for a name to be removed, and is killed."""
+class LeftCall:
+    """A process that makes a call of a client, and is killed."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, call: Callable[[], object]) -> None:
         """Begin."""
         self._process = os.fork()
         if self._process == 0:
             with contextlib.suppress(BaseException):
-                ffrecord.remove_published(address)
+                call()
             os._exit(0)
 
     def kill(self) -> None:

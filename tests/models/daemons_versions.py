@@ -1,10 +1,12 @@
 """Named versions in the model of daemons: what was published under a version is read under it.
 
-Names that have versions are not those of the other rules. Versions are changed where nothing is
-wrong, so each answer is certain; they are looked at in every trouble and after every restart.
+Names that have versions are not those of the other rules. Versions are changed where a change is
+sure to succeed, so each answer is certain; also while a node is lost, and after a client was killed
+in the middle of the same change. They are looked at in every trouble and after every restart.
 """
 
 import contextlib
+import time
 
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
@@ -13,8 +15,9 @@ import ffrecord
 from daemons_asking import AWAY, LISTS, SURE_S, WHICH
 from daemons_damage import Damages
 from daemons_places import NODES
-from daemons_reading import Hosts, by_records, place_of
+from daemons_reading import Hosts, by_records
 from daemons_truth import Content, Versions
+from daemons_uploads import LeftCall
 from ffrecord import catalogue
 from ffrecord.errors import ConflictError
 
@@ -26,6 +29,9 @@ SIZE = st.sampled_from(["small", "medium"])
 LEFT = st.sampled_from(["nothing", "nothing", "same", "other"])
 # The content of a publication that repeats a version.
 AGAIN = st.sampled_from(["same", "same", "other"])
+CHANGE = st.sampled_from(["publish", "tag", "remove"])
+# Until a client that changes a version is killed.
+KILLED_S = st.sampled_from([0.0, 0.01, 0.03, 0.1, 0.3])
 
 
 class NamedVersions(Damages):
@@ -34,7 +40,7 @@ class NamedVersions(Damages):
     def settled(self, hosts: Hosts) -> Hosts:
         """Return these addresses, or others where a change is not sure to succeed."""
         hosts = self.usable(hosts)
-        return hosts if self.is_calm(place_of(hosts)) else ("alone",)
+        return hosts if self.is_sure(hosts) else ("alone",)
 
     def versions_of(self, hosts: Hosts, name: str) -> Versions:
         """Return what is known of a name with versions."""
@@ -125,9 +131,7 @@ class NamedVersions(Damages):
         self.may_restart = True
         self.did(f"removes {name}@{version} by {hosts}")
         catalogue.remove(address, timeout_s=SURE_S)
-        del known.there[version]
-        known.removed.add(version)
-        known.tags = {tag: of for tag, of in known.tags.items() if of != version}
+        known.remove(version)
         if restart and hosts == ("alone",):
             self.world.alone.kill()
             self.world.alone.start()
@@ -135,6 +139,41 @@ class NamedVersions(Damages):
             path, place = self.content("small").path, self.address(hosts, self.full(name))
             catalogue.publish(path, place, version, timeout_s=SURE_S)
             raise AssertionError(f"{name}@{version} was removed, and is published again")
+        self.ask(self.usable(by, hosts))
+
+    @rule(hosts=LISTS, name=VERSIONED, which=WHICH, what=CHANGE, killed_s=KILLED_S, by=LISTS)
+    def change_again(
+        self, hosts: Hosts, name: str, which: int, what: str, killed_s: float, by: Hosts
+    ) -> None:
+        """Repeat a change whose client was killed on its way: it has its effect once."""
+        hosts = self.settled(hosts)
+        known = self.versions_of(hosts, name)
+        version, address = self.pick_version(hosts, name, which)
+        content, place = self.content("small"), self.address(hosts, self.full(name))
+        made = f"again-{content.number}"
+
+        def change() -> None:
+            if what == "publish":
+                catalogue.publish(content.path, place, made, timeout_s=SURE_S)
+            elif what == "tag":
+                catalogue.tag(address, "again", timeout_s=SURE_S)
+            else:
+                catalogue.remove(address, timeout_s=SURE_S)
+
+        self.may_restart = True
+        self.did(f"{what} {name}@{version} or {made} by {hosts}, killed after {killed_s} s")
+        left = LeftCall(change)
+        time.sleep(killed_s)
+        left.kill()
+        with contextlib.suppress(FileNotFoundError) if what == "remove" else contextlib.ExitStack():
+            change()
+        self.did("done")
+        if what == "publish":
+            known.there[made] = content
+        elif what == "tag":
+            known.tags["again"] = version
+        else:
+            known.remove(version)
         self.ask(self.usable(by, hosts))
 
     @rule(hosts=LISTS, name=VERSIONED, which=WHICH)

@@ -1,4 +1,4 @@
-"""Goal: a node whose disk was full serves again once there is room, without a restart.
+"""Goal: a node with a full disk serves again once there is room, and keeps no reader waiting.
 
 Method: real processes; the disk of one node is a small file system of its own, which a file of
 somebody else's fills, and leaves again.
@@ -83,3 +83,45 @@ def test_a_disk_that_was_full_takes_data_and_names_again(tmp_path: Path, small_d
         cluster.start("n1")
         alone = f"ffrecord://{cluster.nodes[0].listen}/?old_names=accept"
         assert names_at(alone) == ["after", "before", "meanwhile"]
+
+
+@pytest.fixture
+def origin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that nodes may fetch from; its file has more than a small disk has room for.
+
+    Its records are 40 numbers from 0, and large bodies.
+    """
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'origins = "{shared}"\n')
+    monkeypatch.setenv("FFRECORD_CONFIG", str(settings))
+    body = os.urandom(1 << 20)
+    with ffrecord.Writer(shared / "x.ffr", {"x": "i64", "body": "bytes"}) as writer:
+        for number in range(40):
+            writer.write({"x": number, "body": body})
+    return shared
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_readers_of_a_node_without_room_for_its_cache_get_an_error(
+    tmp_path: Path, origin: Path
+) -> None:
+    with cluster_in(tmp_path / "cluster", node_count=1, replicas=1) as cluster:
+        ffrecord.publish(origin, f"{cluster.address}/x", durability="origin")
+        # Not at its timeout.
+        with (
+            ffrecord.open(f"{cluster.address}/x", timeout_s=120) as served,
+            pytest.raises(OSError, match="no room on their disks"),
+        ):
+            served.read(range(40))
+
+
+@pytest.mark.usefixtures("small_disk")
+def test_another_node_fetches_if_one_has_no_room_for_its_cache(
+    tmp_path: Path, origin: Path
+) -> None:
+    with cluster_in(tmp_path / "cluster", node_count=2, replicas=1) as cluster:
+        ffrecord.publish(origin, f"{cluster.address}/x", durability="origin")
+        with ffrecord.open(f"{cluster.address}/x", timeout_s=120) as served:
+            np.testing.assert_array_equal(served.read(range(40))["x"], np.arange(40))

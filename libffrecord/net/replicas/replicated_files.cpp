@@ -350,7 +350,9 @@ std::string ReplicatedFiles::Trouble(std::uint32_t file, ErrorCode status) const
   const std::string& origin = first().origin_address(file);
   if (origin.empty()) return text;
   return text + (text.empty() ? "" : "; ") + "the nodes fetch it from " + origin +
-         ": if they cannot, or it has changed, event=origin_fails in their logs says why";
+         (status == ErrorCode::kIo ? ", and have no room on their disks to cache it: "
+                                   : ": if they cannot, or it has changed, ") +
+         "event=origin_fails in their logs says why";
 }
 
 }  // namespace ffrecord::net

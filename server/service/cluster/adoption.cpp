@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "libffrecord/base/cursor.h"
+#include "server/metadata/version_list.h"
 #include "server/service/catalog/name_records.h"
 #include "server/service/catalog/upload_records.h"
 
@@ -25,10 +26,22 @@ std::vector<std::byte> EncodeAttempt(std::uint64_t attempt) {
   return std::move(writer).Take();
 }
 
+// The attempts of the names that the cluster has taken.
+using Taken = std::map<std::string, std::uint64_t, std::less<>>;
+Result<Taken> ReadTaken(BlockingStore& home) {
+  Taken taken;
+  FFR_TRY(ForEachEntry(home, kTakenKeys, [&](const MetaStore::KeyValue& entry) {
+    ByteReader reader(entry.value);
+    const auto attempt = reader.Take<std::uint64_t>();
+    if (reader.AtEnd()) taken[entry.key.substr(kTakenKeys.size())] = attempt;
+  }));
+  return taken;
+}
+
 // Whether the cluster has taken what `record` publishes.
-Result<bool> IsTaken(BlockingStore& home, std::string_view name, const NameRecord& record) {
-  const auto noted = FFR_TRY(home.Get(TakenKey(name)));
-  return noted && noted->value == EncodeAttempt(record.attempt);
+bool IsTaken(const Taken& taken, std::string_view name, const NameRecord& record) {
+  const auto noted = taken.find(name);
+  return noted != taken.end() && noted->second == record.attempt;
 }
 
 Result<std::vector<std::string>> OwnNames(BlockingStore& home) {
@@ -68,6 +81,7 @@ Result<bool> Adoption::IsNeeded(BlockingStore& home) {
 
 Result<std::unique_ptr<Adoption>> Adoption::Open(BlockingStore& home) {
   std::unique_ptr<Adoption> adoption(new Adoption(home));
+  adoption->taken_ = FFR_TRY(ReadTaken(home));
   for (const std::string& text : FFR_TRY(OwnNames(home))) {
     const NameRecord record = FFR_TRY(RecordOf(home, text));
     auto manifest = DecodeDatasetManifest(FFR_TRY(ReadManifest(home, record)));
@@ -77,7 +91,7 @@ Result<std::unique_ptr<Adoption>> Adoption::Open(BlockingStore& home) {
                                                "that name before it is adopted"};
     for (const ManifestFile& file : manifest.value().files)
       for (const ManifestExtent& extent : file.extents) adoption->extents_.push_back(extent.id);
-    if (FFR_TRY(IsTaken(home, text, record))) continue;
+    if (IsTaken(adoption->taken_, text, record)) continue;
     adoption->references_.Change(text, nullptr, &manifest.value());
     Name name{text, record.attempt, record.revision,
               std::make_shared<const DatasetManifest>(std::move(manifest).value())};
@@ -92,11 +106,12 @@ Result<std::unique_ptr<Adoption>> Adoption::Open(BlockingStore& home) {
 // Names are deleted before manifests and all else, so that no name is ever without its manifest. A
 // daemon that is killed meanwhile finishes at its next start.
 Result<void> Adoption::Finish(BlockingStore& home) {
+  const Taken taken = FFR_TRY(ReadTaken(home));
   std::size_t left_count = 0;
   std::string example;
   for (const std::string& name : FFR_TRY(OwnNames(home))) {
     const NameRecord record = FFR_TRY(RecordOf(home, name));
-    if (FFR_TRY(IsTaken(home, name, record))) continue;
+    if (IsTaken(taken, name, record)) continue;
     if (left_count++ == 0) example = name;
   }
   if (left_count > 0)
@@ -126,6 +141,14 @@ std::vector<Adoption::Name> Adoption::List(std::string_view prefix, std::string_
   return names;
 }
 
+bool Adoption::IsOwn(std::string_view name, std::uint64_t attempt) const {
+  const std::lock_guard lock(mutex_);
+  const auto taken = taken_.find(name);
+  if (taken != taken_.end() && taken->second == attempt) return true;
+  const auto pending = pending_.find(name);
+  return pending != pending_.end() && pending->second.name.attempt == attempt;
+}
+
 std::size_t Adoption::left_count() const {
   const std::lock_guard lock(mutex_);
   return pending_.size();
@@ -143,11 +166,20 @@ bool Adoption::IsBusy() const {
   return std::ranges::count_if(pending_, is_under_way) >= kUnderWayMax;
 }
 
+// A list of versions follows their data: no version is ever seen without it.
+bool Adoption::MustWait(const std::string& name) const {
+  const std::string dataset = DatasetOf(name);
+  if (dataset.empty() || !name.starts_with(VersionListOf(dataset))) return false;
+  const std::string data = dataset + "/.versions/";
+  const auto first = pending_.lower_bound(data);
+  return first != pending_.end() && first->first.starts_with(data);
+}
+
 std::optional<Adoption::Name> Adoption::Next(cluster::TimePoint now) {
   const std::lock_guard lock(mutex_);
   if (IsBusy()) return std::nullopt;
   for (auto& [name, pending] : pending_) {
-    if (pending.is_under_way || now < pending.next) continue;
+    if (pending.is_under_way || now < pending.next || MustWait(name)) continue;
     pending.is_under_way = true;
     return pending.name;
   }
@@ -159,7 +191,7 @@ cluster::TimePoint Adoption::wake() const {
   auto wake = cluster::TimePoint::max();
   if (IsBusy()) return wake;
   for (const auto& [name, pending] : pending_)
-    if (!pending.is_under_way) wake = std::min(wake, pending.next);
+    if (!pending.is_under_way && !MustWait(name)) wake = std::min(wake, pending.next);
   return wake;
 }
 
@@ -167,6 +199,7 @@ Result<void> Adoption::NoteTaken(const Name& name) {
   FFR_TRY(home_.TryCommit({{}, {{TakenKey(name.name), EncodeAttempt(name.attempt)}}, {}}));
   references_.Change(name.name, name.manifest.get(), nullptr);
   const std::lock_guard lock(mutex_);
+  taken_[name.name] = name.attempt;
   pending_.erase(name.name);
   return {};
 }

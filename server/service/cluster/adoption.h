@@ -52,6 +52,8 @@ class Adoption {
   std::optional<Name> Find(std::string_view name) const;
   // At most `limit` of those that begin with `prefix` and come after `after`. Ordered.
   std::vector<Name> List(std::string_view prefix, std::string_view after, std::size_t limit) const;
+  // Whether this daemon has published it: the cluster has taken it, or will.
+  bool IsOwn(std::string_view name, std::uint64_t attempt) const;
   // For each of `ids`, whether such a name refers to it that begins with `prefix`.
   std::vector<bool> AreReferenced(std::string_view prefix, std::span<const ExtentId> ids) const {
     return references_.AreReferenced(prefix, ids);
@@ -77,13 +79,16 @@ class Adoption {
     std::string trouble;
   };
   explicit Adoption(BlockingStore& home) : home_(home) {}
-  bool IsBusy() const;  // As many names are under way as may be. Holds the lock.
+  // As many names are under way as may be. Requires the lock, as the next one.
+  bool IsBusy() const;
+  bool MustWait(const std::string& name) const;
 
   BlockingStore& home_;
   std::vector<ExtentId> extents_;
   ExtentReferences references_;  // References of the pending names.
   mutable std::mutex mutex_;
   std::map<std::string, Pending, std::less<>> pending_;
+  std::map<std::string, std::uint64_t, std::less<>> taken_;  // Attempts of names that were taken.
 };
 
 }  // namespace ffrecord::server

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "libffrecord/base/clock.h"
-#include "server/service/cluster/adopted_versions.h"
+#include "server/service/cluster/adopted_histories.h"
 
 namespace ffrecord::server {
 namespace {
@@ -21,6 +21,14 @@ using cluster::TimePoint;
 
 constexpr auto kUploadPatience = 10'000ms;
 constexpr auto kPublishPatience = 60'000ms;
+
+std::string InTheWay(const std::string& other) {
+  const std::string history = HistoryOf(other);
+  if (history.empty()) return other + " is another dataset in the cluster; remove one of the two";
+  return other +
+         " is another one in the cluster, and two histories are not joined; remove all of " +
+         history + " here or there";
+}
 
 }  // namespace
 
@@ -40,10 +48,9 @@ TimePoint AdoptionDriver::wake() const { return MayAdopt() ? adoption_.wake() : 
 void AdoptionDriver::Begin(const Adoption::Name& name) {
   const cluster::NameTable& names = machines_.view().names;
   // It is for people, and no upload is opened for it again and again.
-  const auto find = [&](const std::string& text) { return names.Find(text); };
-  if (const std::string other = InTheWay(adoption_, name, find); !other.empty())
-    return End(name, Error{ErrorCode::kConflict,
-                           other + " is another dataset in the cluster; remove one of the two"});
+  AdoptedHistories histories(adoption_, names.names());
+  if (const std::string other = histories.InTheWay(name); !other.empty())
+    return End(name, Error{ErrorCode::kConflict, InTheWay(other)});
   std::set<std::uint64_t> uploads;
   for (const ManifestFile& file : name.manifest->files)
     for (const ManifestExtent& extent : file.extents)

@@ -7,7 +7,7 @@
 #include "libffrecord/base/clock.h"
 #include "libffrecord/base/hex.h"
 #include "server/metadata/name_quotas.h"
-#include "server/service/cluster/adopted_versions.h"
+#include "server/service/cluster/adopted_histories.h"
 
 namespace ffrecord::server {
 namespace {
@@ -57,12 +57,10 @@ cluster::TimePoint AnswerBy(std::uint32_t patience_ms) {
   return Clock::now() + std::min(kPublishPatience, patience - std::min(kAnswerTime, patience / 4));
 }
 
-// Whether clients see the daemon's own name beside those of the cluster. A client that changes a
-// list of versions would otherwise go on from another list than the cluster's, and publish there.
-bool IsShown(const Adoption& adoption, const Adoption::Name& name, const ClusterState& state) {
-  return InTheWay(adoption, name, [&](const std::string& text) { return state.Find(text); })
-      .empty();
-}
+// Clients see the daemon's own name beside those of the cluster if nothing is in its way. A client
+// that changes a list of versions would otherwise go on from another list than the cluster's, and
+// publish there.
+using Histories = AdoptedHistories<ClusterState::NameMap>;
 
 // As `--durability` spells it. Empty: the name's list of files is not known yet.
 std::string DurabilityOf(const ClusterState::Name& name) {
@@ -97,7 +95,9 @@ Result<void> ClusterNames::Seal(ExtentWriter& writer, const net::PutSeal& seal) 
 std::optional<Adoption::Name> ClusterNames::OwnName(const std::string& name) const {
   const Adoption* const adoption = service_.adoption();
   auto own = adoption == nullptr ? std::nullopt : adoption->Find(name);
-  return own && IsShown(*adoption, *own, *service_.state()) ? std::move(own) : std::nullopt;
+  if (!own) return std::nullopt;
+  const ClusterStatePtr state = service_.state();
+  return Histories(*adoption, *state->names).InTheWay(*own).empty() ? std::move(own) : std::nullopt;
 }
 
 Result<ClusterNames::Resolved> ClusterNames::Known(const std::string& name,
@@ -138,7 +138,8 @@ void ClusterNames::Resolve(const net::Resolve& request, Done<Resolved> done) {
 Result<net::ListReply> ClusterNames::Listed(const net::List& list) const {
   // First: a name that is adopted meanwhile is in one of the two.
   std::vector<Adoption::Name> own;
-  if (const Adoption* const adoption = service_.adoption())
+  const Adoption* const adoption = service_.adoption();
+  if (adoption != nullptr)
     own = adoption->List(list.prefix, list.after, std::size_t{list.limit} + 1);
   const ClusterStatePtr state = service_.state();
   if (state->may_lack_names && !list.accepts_old) return MayLackNames();
@@ -147,8 +148,9 @@ Result<net::ListReply> ClusterNames::Listed(const net::List& list) const {
   auto& entries = reply.entries;
   // Behind the page there may be more of the cluster's before the next one of its own.
   const std::string last = reply.more && !entries.empty() ? entries.back().name : "";
+  Histories histories(*adoption, *state->names);
   for (const Adoption::Name& name : own) {
-    if (state->Find(name.name) != nullptr || !IsShown(*service_.adoption(), name, *state)) continue;
+    if (state->Find(name.name) != nullptr || !histories.InTheWay(name).empty()) continue;
     if (!last.empty() && name.name > last) {
       reply.more = true;
       break;

@@ -65,7 +65,7 @@ Result<Connection::After> Connection::DoPoll() {
       if (batches_.has_completed()) continue;
       const bool is_idle =
           batches_.count() == 0 && jobs_.is_empty() && conversation_.endpoint().bytes_queued() == 0;
-      if (is_idle && (conversation_.is_ending() || is_draining_)) return After::kClosed;
+      if (is_idle && (conversation_.is_ending() || drained_at_)) return After::kClosed;
       return After::kWait;
     }
     if (event == net::Endpoint::Event::kClosed) return After::kClosed;
@@ -104,6 +104,10 @@ bool Connection::CheckTimeouts(Clock::time_point now) {
     uploads_.Drop();
   }
   uploads_.DropSilent(now);
+  if (drained_at_ && now - *drained_at_ > context_.stall_timeout) {
+    conversation_.SetFault(why_drained_ + ", and the client takes too long with what it has begun");
+    return false;
+  }
   // While a frame is held it is our own jobs that are slow.
   const bool is_stalled =
       IsStalled(sent_, !is_held_ && conversation_.endpoint().bytes_queued() > 0,
@@ -125,7 +129,8 @@ bool Connection::IsStalled(Progress& progress, bool is_due, std::uint64_t bytes,
 }
 
 void Connection::Drain(const std::string& why) {
-  if (std::exchange(is_draining_, true)) return;
+  if (drained_at_) return;
+  drained_at_ = Clock::now();
   why_drained_ = why;
   (void)conversation_.SendBody(FrameType::kGoAway, 0, net::GoAway{why}.Encode());
 }
@@ -220,7 +225,7 @@ Result<void> Connection::TakeFrame() {
   if (header.payload_size_bytes > 0 && !handler.may_have_payload)
     return OutOfPlace("a payload where none belongs");
   // A batch that was taken is finished.
-  if (is_draining_ && !handler.has_no_reply) {
+  if (drained_at_ && !handler.has_no_reply) {
     if (header.payload_size_bytes > 0) return Error{ErrorCode::kUnavailable, why_drained_};
     return conversation_.SendError(
         header.request_id, {ErrorCode::kUnavailable, why_drained_ + "; connect again later"});

@@ -76,7 +76,8 @@ class Connection {
   bool CheckTimeouts(Clock::time_point now);
   // As ReadDesk::ReleaseDeleted.
   bool ReleaseDeleted(Clock::time_point now) { return reads_.ReleaseDeleted(now); }
-  // The daemon stops: says so, takes nothing more, and closes once all is answered.
+  // The daemon stops: says so, takes nothing more, and closes once all is answered, or after the
+  // stall timeout.
   void Drain() { Drain("the daemon stops"); }
   // Drains also if the daemon has joined a cluster since this client's HELLO, or if it had names of
   // its own then that the cluster has by now. True: to be polled.
@@ -138,7 +139,7 @@ class Connection {
 
   bool is_held_ = false;  // A frame has arrived that waits until jobs are done.
   bool is_throttled_ = false;
-  bool is_draining_ = false;
+  std::optional<Clock::time_point> drained_at_;  // None: it is not drained.
   std::string why_drained_;
   const Clock::time_point opened_ = Clock::now();
   Progress sent_;

@@ -331,7 +331,9 @@ void Worker::Tick() {
   std::vector<std::uint64_t> silent;
   for (const auto& [id, member] : connections_) {
     if (!member.connection->CheckTimeouts(now)) silent.push_back(id);
-    if (member.connection->wants_turns() || member.connection->DrainIfGreetedOtherwise()) Touch(id);
+    // Also one that waits for its client, which may wait for ever.
+    const bool is_draining = member.connection->DrainIfGreetedOtherwise();
+    if (is_draining || member.connection->wants_turns()) Touch(id);
   }
   for (const std::uint64_t id : silent) Close(id);
   // Reads that the kernel had no memory to take go out with the next look, and have no event.

@@ -1,7 +1,10 @@
 #include "server/service/origin/cache_room.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
+#include <string>
+#include <utility>
 
 #include "libffrecord/base/assert.h"
 #include "libffrecord/base/timed_waits.h"
@@ -11,6 +14,10 @@ namespace {
 
 // How long a fetch waits for the room of what was removed for it.
 constexpr std::chrono::seconds kRoomWait{2};
+
+Error CannotCache(ErrorCode code, const std::string& why) {
+  return {code, "cannot cache it: " + why, ENOSPC};
+}
 
 }  // namespace
 
@@ -50,8 +57,13 @@ CacheRoom::Part& CacheRoom::PartOf(const Disk& disk) {
 Result<CacheRoom::Reservation> CacheRoom::Reserve(std::uint64_t size_bytes) {
   std::unique_lock lock(mutex_);
   // Nothing is removed in vain.
+  if (size_bytes > size_bytes_max_)
+    return CannotCache(ErrorCode::kIo, "it has " + std::to_string(size_bytes) +
+                                           " bytes, and the cache may take " +
+                                           std::to_string(size_bytes_max_) +
+                                           " in all; see the setting origin_cache_mib");
   if (reserved_bytes_ + size_bytes > size_bytes_max_)
-    return Error{ErrorCode::kUnavailable, "the cache is full of what is being fetched"};
+    return CannotCache(ErrorCode::kUnavailable, "the cache is full of what is being fetched");
   const std::uint64_t used_bytes = store_.totals().size_bytes + reserved_bytes_ + size_bytes;
   if (used_bytes > size_bytes_max_) (void)Evict(used_bytes - size_bytes_max_, nullptr);
   if (!store_.CheckTakes(size_bytes)) {
@@ -60,7 +72,12 @@ Result<CacheRoom::Reservation> CacheRoom::Reserve(std::uint64_t size_bytes) {
       WaitFor(worked_, lock, kRoomWait,
               [&] { return is_stopping_ || store_.CheckTakes(size_bytes); });
   }
-  FFR_TRY(store_.CheckTakes(size_bytes));
+  if (const auto takes = store_.CheckTakes(size_bytes); !takes) {
+    // Other fetches fill the room, and can be evicted for this one later.
+    const bool may_pass = reserved_bytes_ > 0 || is_stopping_;
+    return CannotCache(may_pass ? ErrorCode::kUnavailable : ErrorCode::kIo,
+                       takes.error().message + "; the cache leaves room free for other data");
+  }
   reserved_bytes_ += size_bytes;
   return Reservation(*this, size_bytes);
 }

@@ -49,7 +49,7 @@ class CacheRoom {
 
   // Removes what was used least recently if that is needed, and then waits a little until its disk
   // has given the room back. Fails with kUnavailable if what is being fetched leaves no room, and
-  // as ExtentStore::CheckTakes.
+  // with kIo (ENOSPC) if no disk has room though nothing is being fetched: then others have it.
   Result<Reservation> Reserve(std::uint64_t size_bytes);
   // Removes whatever has this id. Readers that have its file open go on; the disk gets the room
   // back when the last of them closes it.

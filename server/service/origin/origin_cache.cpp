@@ -29,8 +29,10 @@ std::int64_t Now() { return Clock::now().time_since_epoch() / kUseTick; }
 
 // The error that a client gets at once: to ask again is of no use before somebody has changed
 // something. None: it may pass.
-ErrorCode FinalOf(ErrorCode code) {
-  switch (code) {
+ErrorCode FinalOf(const Error& error) {
+  switch (error.code) {
+    case ErrorCode::kIo:  // An origin's may pass. ENOSPC: CacheRoom has no room.
+      return error.system_errno == ENOSPC ? ErrorCode::kIo : ErrorCode::kOk;
     case ErrorCode::kConflict:
       return ErrorCode::kCorruption;
     case ErrorCode::kNotFound:
@@ -262,7 +264,7 @@ void OriginCache::Fetch(Lane& lane, const Wanted& wanted) {
 
 // Requires mutex_.
 void OriginCache::Settle(Entry& entry, const Result<void>& outcome) {
-  const ErrorCode final = outcome ? ErrorCode::kOk : FinalOf(outcome.error().code);
+  const ErrorCode final = outcome ? ErrorCode::kOk : FinalOf(outcome.error());
   if (entry.absent) entry.absent->refusal = final;
   if (outcome) {
     trouble_.clear();
@@ -284,20 +286,19 @@ Result<void> OriginCache::Bring(const Wanted& wanted) {
     auto opened = OpenWriter(wanted.extent);
     // The scan may have refused a file of that name.
     if (!opened && opened.error().code == ErrorCode::kConflict) {
-      FFR_TRY(store_->RemoveUnknown(wanted.extent.id));
+      FFR_TRY(AtHome(store_->RemoveUnknown(wanted.extent.id)));
       opened = OpenWriter(wanted.extent);
     }
-    if (!opened) return std::move(opened).error();
-    writer.emplace(std::move(opened).value());
+    writer.emplace(FFR_TRY(AtHome(std::move(opened))));
     return {};
   };
   const auto take = [&](std::span<const std::byte> bytes) -> Result<void> {
     // Not before bytes have come: an origin that hangs keeps no room from others.
-    if (!writer) FFR_TRY(AtHome(open()));
+    if (!writer) FFR_TRY(open());
     return AtHome(writer->Append(bytes));
   };
   FFR_TRY(reader_.Read(*wanted.file, wanted.offset_bytes, wanted.extent.size_bytes, take));
-  if (!writer) FFR_TRY(AtHome(open()));
+  if (!writer) FFR_TRY(open());
   // The extent can be found only after its checksum has been verified.
   const auto sealed = writer->Seal(wanted.extent.xxh3);
   if (!sealed && sealed.error().code == ErrorCode::kCorruption)

@@ -22,6 +22,8 @@ net::EntryStatus StatusOfAbsent(ErrorCode refusal) {
       return net::EntryStatus::kNotHere;
     case ErrorCode::kDenied:
       return net::EntryStatus::kDenied;
+    case ErrorCode::kIo:
+      return net::EntryStatus::kIoError;
     default:
       return net::EntryStatus::kBusy;
   }

@@ -388,6 +388,26 @@ TEST_F(AdoptionTest, ANameThatFailedIsTriedAgainLater) {
   EXPECT_TRUE(adoption->Next(adoption->wake()));
 }
 
+TEST_F(AdoptionTest, AListOfVersionsFollowsTheirData) {
+  const std::string list = "set/.catalogue/step-000000000";
+  PublishAlone(list, 1);
+  PublishAlone("set/.versions/1", 1);
+  old_->Kill();
+  const auto home = Home();
+  const auto adoption = Adoption::Open(*home).value();
+  const cluster::TimePoint begin{1'000s};
+
+  const auto data = adoption->Next(begin);
+  ASSERT_TRUE(data);
+  EXPECT_EQ(data->name, "set/.versions/1");
+  EXPECT_FALSE(adoption->Next(begin));
+  EXPECT_EQ(adoption->wake(), cluster::TimePoint::max());
+
+  ASSERT_TRUE(adoption->NoteTaken(*data));
+  const auto last = adoption->Next(begin);
+  EXPECT_TRUE(last && last->name == list);
+}
+
 TEST_F(AdoptionTest, WithoutBeingToldSoItAdoptsNothing) {
   PublishAlone("train/a");
   old_.reset();
@@ -497,6 +517,81 @@ TEST_F(AdoptionTest, AListOfVersionsIsNotJoinedWithAnotherOne) {
   EXPECT_TRUE(Eventually([&] { return IsAdopted(); }));
   EXPECT_EQ(NamesAt(Other()).size(), own.size() + 1);
   EXPECT_TRUE(Has(Other(), all.back(), free));
+}
+
+// The run of the cluster would go on from a step of the daemon's, or the other way round.
+TEST_F(AdoptionTest, ARunIsNotJoinedWithAnotherOne) {
+  const auto step = [](const std::string& run, int number) {
+    return run + "/step-00000000" + std::to_string(number);
+  };
+  for (const int number : {1, 3}) PublishAlone(step("run", number), 1);
+  PublishAlone(step("on", 1), 1);
+  PublishAlone("back/line-1", 1);
+  PublishAlone(step("back", 5), 1);
+  PublishAlone("a.readers/step-000000007", 1);
+  StartOther(/*replicas=*/1);
+  const ClusterClient other({Other()});
+  std::vector<std::string> theirs{step("run", 2), step("on", 2), "back/line-1",
+                                  "a.readers/step-000000001"};
+  for (const std::string& name : theirs) {
+    const auto uploaded = other.Upload(SomeExtents(1, 1'000), 1);
+    ASSERT_TRUE(uploaded && other.Publish(Other(), name, uploaded.value()));
+  }
+
+  Start(old_, Node("n1", true));
+
+  std::vector<std::string> all = theirs;
+  all.push_back(step("on", 1));  // It went on in the cluster.
+  all.push_back("a.readers/step-000000007");
+  std::ranges::sort(all);
+  EXPECT_TRUE(Eventually([&] { return NamesAt(Other()) == all; }));
+  EXPECT_TRUE(Eventually([&] { return NamesAt(Old()) == all; }));
+  EXPECT_FALSE(Client().Resolve(Old(), step("run", 3)));
+
+  ASSERT_TRUE(other.Remove(Other(), step("run", 2)));  // The daemon's takes its place.
+  EXPECT_TRUE(Eventually([&] { return bool(Client().Resolve(Other(), step("run", 3))); }));
+  EXPECT_FALSE(IsAdopted());
+}
+
+// A step that the cluster has taken says that it is the same run.
+TEST_F(AdoptionTest, ARunThatHasBeenTakenGoesOnOnTheWayBackAndIsTakenAgain) {
+  PublishAlone("run/step-000000001");
+  StartOther();
+  Start(old_, Node("n1", true));
+  ASSERT_TRUE(Eventually([&] { return IsAdopted(); }));
+  const ClusterClient other({Other()});
+  Start(old_, Alone());
+  const auto next = PublishAlone("run/step-000000003");
+
+  Start(old_, Node("n1", true));
+
+  EXPECT_TRUE(Eventually([&] { return IsAdopted(); }));
+  EXPECT_TRUE(Has(Other(), "run/step-000000003", next));
+}
+
+// A client that has begun a read, and takes nothing of it, keeps no connection to what it was.
+TEST_F(AdoptionTest, AConnectionIsDrainedNoLongerThanTheStallTimeout) {
+  const auto manifest = PublishAlone("train/a");
+  store_->Cut();
+  Server::Options options = Node("n1", true);
+  options.stall_timeout = 400ms;
+  Start(old_, options);
+  const auto channel = Client().Connect(Old()).value();
+  ASSERT_TRUE(channel->Call(net::FrameType::kExtentBind,
+                            net::ExtentBind{0, {test::ExtentsOf(manifest).front().id}}.Encode(), {},
+                            test::Within(20s), "a binding"));
+  net::BatchRead batch;
+  batch.initial_grant_bytes = 0;
+  batch.entries = {{0, 0, 8'000, 0}};
+  const auto request = channel->Send(net::FrameType::kBatchRead, batch.Encode());
+  ASSERT_TRUE(request && channel->Call(net::FrameType::kPing, {}, {}, test::Within(20s), "a pong"));
+
+  store_->Mend();
+
+  const auto reply = channel->Receive(request.value(), test::Within(60s), "records");
+  ASSERT_FALSE(reply);
+  EXPECT_EQ(reply.error().code, ErrorCode::kUnavailable) << reply.error().message;
+  EXPECT_NE(reply.error().message.find("closed"), std::string::npos) << reply.error().message;
 }
 
 // Clients then ask nobody else what there is.

@@ -104,6 +104,17 @@ TEST_F(UnansweredCommitsTest, ACommitOnItsWayIsNotCalledUndoneWhereTheNameIsTake
   EXPECT_TRUE(IsToldInDoubt(error)) << error.message;
 }
 
+// Sizes are on record without the lists of files, so that refusal is final.
+TEST_F(UnansweredCommitsTest, AQuotaThatIsPassedIsToldAtOnceThoughAListOfFilesIsMissing) {
+  quotas_ = {{"", 199}};
+  one_.lost_bodies = {31};
+  one_.Publish("other", {one_.ExtentOf(true, 77)}, 2, 31);
+  Begin(Mode::kCreate, {extent_});
+  const Error error = Late();
+  EXPECT_EQ(error.code, ErrorCode::kIo);
+  EXPECT_TRUE(Says(error, "more than the quota of 199")) << error.message;
+}
+
 TEST_F(UnansweredCommitsTest, WhatHasNotCommittedIsNotSaidToBeInDoubt) {
   quotas_ = {{"", 99}};
   Begin(Mode::kCreate, {extent_});

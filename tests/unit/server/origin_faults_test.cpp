@@ -11,10 +11,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -204,6 +206,39 @@ TEST_F(OriginFaultsTest, AFetchThatFindsTheDiskFullRemovesNoMoreThanItNeeds) {
   EXPECT_EQ(cache_->counts().evicted_count, 1U);
   EXPECT_EQ(std::ranges::count_if(ids, [&](const ExtentId& id) { return IsCached(id); }), 6);
   EXPECT_NE(cache_->counts().trouble.find("cannot cache it"), std::string::npos);
+}
+
+// Its reader hears so at once, and asks another node.
+TEST_F(OriginFaultsTest, AFetchThatHasNoRoomIsRefusedUntilThereIsRoomAgain) {
+  Open(1);
+  const auto ids = Publish("good", 1);
+  disk_is_full = true;
+  cache_->store().disks().front()->RefreshSpace();
+  ExtentPtr extent = cache_->Find(ids[0]);
+
+  EXPECT_TRUE(Eventually([&] {
+    extent = cache_->Use(extent);
+    return extent->disk == nullptr && extent->refusal == ErrorCode::kIo;
+  }));
+
+  disk_is_full = false;
+  cache_->store().disks().front()->RefreshSpace();
+  EXPECT_TRUE(Reads(ids[0]));
+}
+
+// What the others have filled can be evicted once they have ended.
+TEST_F(OriginFaultsTest, RoomThatOtherFetchesTakeIsNoReasonToRefuse) {
+  Open(1);
+  CacheRoom room(cache_->store(), 10 * kSize);
+  std::optional<CacheRoom::Reservation> other;
+  other.emplace(room.Reserve(kSize).value());
+  disk_is_full = true;
+  cache_->store().disks().front()->RefreshSpace();
+
+  EXPECT_EQ(room.Reserve(kSize).error().code, ErrorCode::kUnavailable);
+  other.reset();
+  EXPECT_EQ(room.Reserve(kSize).error().code, ErrorCode::kIo);
+  EXPECT_EQ(room.Reserve(kSize).error().system_errno, ENOSPC);
 }
 
 // The cache gives way, one extent's worth at a time.

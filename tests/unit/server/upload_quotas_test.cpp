@@ -90,6 +90,23 @@ TEST_F(UploadQuotasTest, WhoLetsAnExtentOfOthersGrowIsHeldToTheirQuota) {
   EXPECT_EQ(Begin(Room(3, 10, "a/")), 0);
 }
 
+// Shares that were dealt out before do not keep the room of the quota that they are of.
+TEST_F(UploadQuotasTest, AQuotaThatIsLoweredHoldsAtOnce) {
+  quotas_ = {{"a/", 1'000}};
+  EXPECT_EQ(Begin(Room(0, 400)), 0);
+  quotas_ = {{"a/", 700}};  // As much as the shares have, and some of that is taken.
+  EXPECT_EQ(Begin(Room(1, 301)), EDQUOT);
+  std::uint32_t number = 1;
+  while (number < 100 && Begin(Room(number, 20)) == 0) ++number;
+  EXPECT_EQ(number, 16U);
+  EXPECT_EQ(Pending(), 700U);
+
+  quotas_ = {{"a/", 1'000}};
+  EXPECT_EQ(Begin(Room(100, 300)), 0);
+  quotas_ = {{"a/", 300}};
+  EXPECT_EQ(Begin(Room(101, 1)), EDQUOT);
+}
+
 // So many as the settings of a cluster allow: all of them are dealt out in one commit.
 TEST_F(UploadQuotasTest, SixQuotasMayHoldForAnExtent) {
   quotas_ = {};
@@ -116,6 +133,24 @@ TEST_F(UploadQuotasTest, NothingIsRefusedForWhatHasBeenPublishedMeanwhile) {
   const auto finished = one_.node->TakeFinished();
   ASSERT_EQ(finished.size(), 1U);
   EXPECT_TRUE(finished.front().result) << finished.front().result.error().message;
+}
+
+// Whether the pending is published under a name whose manifest is on no node cannot be told.
+TEST_F(UploadQuotasTest, WhoPassesItWhileAManifestIsMissingHearsOfBoth) {
+  EXPECT_EQ(Begin(Room(0, 8)), 0);
+  one_.lost_bodies.insert(99);
+  one_.Publish("a/lost", {{MakeExtentId(8, 0, 0), 1, 1}}, 2, 99);
+  const UploadRoom room = Room(1, 5);
+  one_.node->BeginUpload(UploadOf(room.id), one_.now + 10s, room);
+  one_.Run(9s);
+
+  const auto finished = one_.node->TakeFinished();
+  ASSERT_EQ(finished.size(), 1U);
+  const auto& result = finished.front().result;
+  ASSERT_FALSE(result);
+  EXPECT_EQ(result.error().code, ErrorCode::kUnavailable);
+  for (const char* const text : {"quota of 10", "a/lost", "start the nodes"})
+    EXPECT_NE(result.error().message.find(text), std::string::npos) << result.error().message;
 }
 
 TEST_F(UploadQuotasTest, WhatIsPublishedOrGivenUpDoesNotCountAndItsRecordGoes) {
