@@ -11,7 +11,6 @@ import numpy as np
 
 from ffrecord._order.epoch_order import Indices
 from ffrecord._read.batch import Batch
-from ffrecord._tables.logical import LogicalSchema
 
 
 class Samples(list[Any]):
@@ -33,14 +32,11 @@ class Samples(list[Any]):
             self.append(transform(sample))
 
     @classmethod
-    def joined(
-        cls, parts: "Sequence[tuple[Indices, Batch | Samples]]", logical: LogicalSchema
-    ) -> "Samples":
+    def joined(cls, parts: "Sequence[tuple[Indices, Batch | Samples]]") -> "Samples":
         """The samples of several batches of the same columns, of which some have transforms.
 
         Args:
             parts: at least one, each with the places of its samples in the whole.
-            logical: the columns of the whole.
         """
         each = [p if isinstance(p, Samples) else cls(p, repeat(_unchanged)) for _, p in parts]
         # The samples that are left of a batch are the first of its places.
@@ -54,7 +50,7 @@ class Samples(list[Any]):
         made._inner = each[0]._inner
 
         def join() -> Batch:
-            batches = [part.batch.under(logical) for part in each]
+            batches = [part.batch for part in each]
             return batches[0] if len(batches) == 1 else Batch.joined(batches, rows)
 
         made._make_batch = join
