@@ -175,3 +175,21 @@ def test_a_batch_may_be_changed_in_place(paths: list[Path]) -> None:
             tensor += 1
         found = [set(tensor.tolist()) for tensor in batch["raw"]]
         assert found == [{label + 1} for label in batch["label"].tolist()]
+
+
+def fill(sample: dict[str, Any]) -> dict[str, Any]:
+    items = sample["items"]
+    items[np.ma.getmaskarray(items)] = 7
+    return sample
+
+
+@every_view
+def test_missing_items_may_be_filled_in_place(view: str, tmp_path: Path) -> None:
+    rows = [[1, None, 3], [None], [4], []] * 3
+    ffrecord.write_table(pa.table({"items": pa.array(rows, pa.list_(pa.int64()))}), tmp_path / "a")
+    dataset = VIEWS[view]([Dataset(tmp_path / "a", transform=fill) for _ in range(2)])
+
+    found = next(iter(DataLoader(dataset, batch_sampler=[list(range(len(dataset)))])))["items"]
+
+    assert [each["values"].tolist() for each in found[:3]] == [[1, 7, 3], [7], [4]]
+    assert all(each["valid"].all() for each in found)

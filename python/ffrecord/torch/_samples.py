@@ -1,16 +1,18 @@
 """Samples that a transform made, and which of their values it left as they were."""
 
+import copy
 import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ffrecord._order.epoch_order import Indices
 from ffrecord._read.batch import Batch
+from ffrecord._tables.nested import Maybe
 
 
 class Samples(list[Any]):
@@ -172,14 +174,31 @@ def _holds_others(batch: Batch, name: str) -> bool:
     return name in batch.decoded or bool(batch.kind(name).fields)
 
 
+class _Marked(NamedTuple):
+    """Values of which some are missing, and which; these marks may be a copy of the batch's."""
+
+    value: Any
+    marks: Any
+
+
+def _marks_of(value: Any) -> Any:  # noqa: ANN401 - of any column
+    if isinstance(value, np.ma.MaskedArray):
+        return np.ma.getmaskarray(value)
+    return value["valid"] if isinstance(value, Maybe) else None
+
+
 def _kept(value: Any) -> Any:  # noqa: ANN401 - of any column
     """The value, by which a later change is noticed; arrays share their memory with the batch."""
+    if (marks := _marks_of(value)) is not None:
+        return _Marked(value, copy.deepcopy(marks))
     if type(value) is dict:
         return {name: _kept(each) for name, each in value.items()}
     return [_kept(each) for each in value] if type(value) is list else value
 
 
 def _is_kept(value: Any, kept: Any) -> bool:  # noqa: ANN401 - of any column
+    if type(kept) is _Marked:
+        return value is kept.value and bool((_marks_of(value) == kept.marks).all())
     if type(kept) is dict:
         return (
             type(value) is dict
