@@ -152,11 +152,16 @@ _IN_PLACE = ("in place", "in place, added")
 _NO_TREATMENT_OF_ARROW = ("rebuilt", "added", *_IN_PLACE)
 
 
+def _there(values: Any, marks: Any) -> Any:  # noqa: ANN401 - lists, or one of each
+    if isinstance(marks, list):
+        return [_there(*pair) for pair in zip(values, marks, strict=True)]
+    return values if marks else None
+
+
 def values_of(batch: Any) -> Any:  # noqa: ANN401 - a batch
     """Its values, whatever form they have: None where there is none."""
     if isinstance(batch, dict) and batch.keys() == {"values", "valid"}:
-        pairs = zip(values_of(batch["values"]), values_of(batch["valid"]), strict=True)
-        return [value if known else None for value, known in pairs]
+        return _there(values_of(batch["values"]), values_of(batch["valid"]))
     if isinstance(batch, dict):
         return {name: values_of(each) for name, each in batch.items()}
     if isinstance(batch, list | tuple):
