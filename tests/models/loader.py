@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 import loader_changes  # noqa: F401  (its scenes)
+import loader_deaths  # noqa: F401  (its scenes)
 import loader_scenes as scenes
 import loader_values  # noqa: F401  (its scenes)
 import loader_views as views

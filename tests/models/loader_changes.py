@@ -23,7 +23,8 @@ from loader_truth import Place, Plan
 from table_values import KINDS as VALUES
 
 
-def _run_of(view: views.View, kind: str, policy: str, mode: str, plan: Plan) -> Run | None:
+def run_of(view: views.View, kind: str, policy: str, mode: str, plan: Plan) -> Run | None:
+    """Make a run of a view; None if the Sampler does not take the plan."""
     made = views.dataset_of(view, kind, policy)
     plan = dataclasses.replace(plan, labels=made.labels, mix=made.mix)
     if not fits(plan):
@@ -47,7 +48,7 @@ def damage(beside: str, kind: str, policy: str, mode: str, plan: Plan) -> None:
         "twice": lambda: views.joined([ill, ill]),
         "mixed": lambda: views.mixed([views.opened("c"), ill], [2, 1], 5),
     }[beside]()
-    run = _run_of(view, kind, policy, mode, plan)
+    run = run_of(view, kind, policy, mode, plan)
     if run is not None:
         try:
             go(run, 2 * run.plan.steps(0) + 2)
@@ -74,7 +75,7 @@ def chance(
         view = view if not view.is_bad else views.opened(name)
     if any(mode == "torch" and kind in views.ONE_BY_ONE for mode in modes):
         modes = ["caller", "threads"]
-    run = _run_of(view, kind, "raise", modes[0], plan)
+    run = run_of(view, kind, "raise", modes[0], plan)
     if run is None:
         return
     try:
@@ -98,7 +99,7 @@ def chance(
 )
 def jump(name: str, mode: str, plan: Plan, steps: list[int], how: str, epoch: int) -> None:
     """Set the position in a loop that goes on: the loop keeps its order, the state its place."""
-    run = _run_of(views.opened(name), "plain", "raise", mode, plan)
+    run = run_of(views.opened(name), "plain", "raise", mode, plan)
     if run is None:
         return
     try:
@@ -231,7 +232,7 @@ def _check_shown(dataset: Any, batch: Any, where: str) -> None:  # noqa: ANN401
 )
 def named(name: str, mode: str, plan: Plan, epochs: list[int], saved: int) -> None:
     """Follow a framework that takes steps in epochs of its own, perhaps none, and resume in one."""
-    run = _run_of(views.opened(name), "plain", "raise", mode, plan)
+    run = run_of(views.opened(name), "plain", "raise", mode, plan)
     if run is None or mode in ("torch", "by sampler"):
         return
     try:

@@ -36,9 +36,10 @@ MODES: dict[str, dict[str, Any]] = {
     "auto": {"num_workers": 2},
     "one thread": {"mode": "threads", "num_workers": 1},
     "threads": {"mode": "threads", "num_workers": 2},
-    "workers": {"num_workers": 2, "multiprocessing_context": "fork"},
+    "workers": {"num_workers": 2, "multiprocessing_context": "fork", "timeout": 120},
     "persistent": {
         "num_workers": 1,
+        "timeout": 120,
         "persistent_workers": True,
         "multiprocessing_context": "fork",
     },

@@ -1,6 +1,7 @@
 """Scenes of tables under loaders: batches hold the rows, in one form, whatever makes them."""
 
 import atexit
+import copy
 import dataclasses
 import functools
 import itertools
@@ -109,8 +110,63 @@ def added(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "added": 1}
 
 
-TREATMENTS: dict[str, Any] = {"none": None, "same": same, "rebuilt": rebuilt, "added": added}
-_NO_TREATMENT_OF_ARROW = ("rebuilt", "added")
+def in_place(sample: Any) -> Any:  # noqa: ANN401
+    """Change each array and tensor in its own memory."""
+    _change(sample)
+    return sample
+
+
+def _change(value: Any) -> None:  # noqa: ANN401
+    if isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            _change(each)
+    elif isinstance(value, torch.Tensor) and value.dtype == torch.bool:
+        value.logical_not_()
+    elif isinstance(value, torch.Tensor):
+        value.view(_SIGNED.get(value.dtype, value.dtype)).add_(1)
+    elif isinstance(value, np.ndarray) and value.dtype == np.bool_:
+        np.logical_not(value, out=value)
+    elif isinstance(value, np.ndarray):
+        with np.errstate(all="ignore"):
+            value += 1
+
+
+# Torch adds no numbers of these types.
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
+
+def in_place_and_added(sample: dict[str, Any]) -> dict[str, Any]:
+    """Change what can be changed in place, and add a column."""
+    return added(in_place(sample))
+
+
+TREATMENTS: dict[str, Any] = {
+    "none": None,
+    "same": same,
+    "rebuilt": rebuilt,
+    "added": added,
+    "in place": in_place,
+    "in place, added": in_place_and_added,
+}
+_IN_PLACE = ("in place", "in place, added")
+_NO_TREATMENT_OF_ARROW = ("rebuilt", "added", *_IN_PLACE)
+
+
+def _there(values: Any, marks: Any) -> Any:  # noqa: ANN401 - lists, or one of each
+    if isinstance(marks, list):
+        return [_there(*pair) for pair in zip(values, marks, strict=True)]
+    return values if marks else None
+
+
+def values_of(batch: Any) -> Any:  # noqa: ANN401 - a batch
+    """Its values, whatever form they have: None where there is none."""
+    if isinstance(batch, dict) and batch.keys() == {"values", "valid"}:
+        return _there(values_of(batch["values"]), values_of(batch["valid"]))
+    if isinstance(batch, dict):
+        return {name: values_of(each) for name, each in batch.items()}
+    if isinstance(batch, list | tuple):
+        return [values_of(each) for each in batch]
+    return batch.tolist() if isinstance(batch, torch.Tensor | np.ndarray) else batch
 
 
 def alike(one: Any, other: Any) -> bool:  # noqa: ANN401 - batches
@@ -207,7 +263,8 @@ def _check_values(
     transform = TREATMENTS[treatment]
     parts = [made(path, transform) for path in table.paths]
     dataset, order = WRAPPED[kind](made(table.paths, transform), parts)
-    plain = made(table.paths, None)
+    of_copies = TREATMENTS[treatment] if treatment in _IN_PLACE else None
+    plain = made(table.paths, of_copies and (lambda sample: of_copies(copy.deepcopy(sample))))
     given: dict[str, Any] = {"batch_size": size}
     if not is_plain:
         given = {"batch_sampler": Sampler(dataset, size, last="short", shuffle=False)}
@@ -218,6 +275,11 @@ def _check_values(
             rows = list(order[at : at + size])
             known = next(iter(DataLoader(data.Subset(plain, rows), len(rows))))
             where = f"{kind}, {treatment}, {form}, {loader.stats()['engine']}, rows {rows}"
+            if of_copies is not None:
+                one, other = repr(values_of(batch)), repr(values_of(known))
+                assert one == other, f"{where}: {one} instead of {other}"
+                at += len(rows)
+                continue
             _check_batch(table, options["decode"] or {}, batch, rows, where, treatment)
             if treatment == "added":
                 batch = {name: batch[name] for name in known}

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from multiprocessing import context
+from multiprocessing import context, synchronize
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,34 @@ def test_a_run_goes_on_from_its_state_after_a_worker_was_killed(path: Path) -> N
 
 def unsendable(batch: Any) -> Any:  # noqa: ANN401 - as collate_fn is called
     return lambda: batch
+
+
+def die_with_a_lock(_: int) -> None:
+    """Let this worker be killed when it looks whether the loader is done, if that takes a lock."""
+
+    def look(event: synchronize.Event) -> bool:
+        with event._cond:  # type: ignore[attr-defined]
+            os.kill(os.getpid(), signal.SIGKILL)
+        return False
+
+    synchronize.Event.is_set = look  # type: ignore[method-assign]
+
+
+def load_beside_a_death(path: Path) -> None:
+    dataset = Dataset(path)
+    loader = DataLoader(dataset, 20, num_workers=2, worker_init_fn=die_with_a_lock, timeout=20)
+    assert len(labels(loader)) == COUNT // 20
+
+
+def test_a_worker_that_is_killed_leaves_no_lock_that_the_loader_needs(path: Path) -> None:
+    process = multiprocessing.get_context("forkserver").Process(
+        target=load_beside_a_death, args=(path,)
+    )
+    process.start()
+    process.join(120)
+    process.kill()  # If it waits for the lock.
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_a_batch_that_cannot_cross_is_an_error_not_a_hang(path: Path) -> None:

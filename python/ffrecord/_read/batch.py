@@ -12,7 +12,7 @@ from ffrecord._read.widening import widened
 from ffrecord._tables.arrow_schema import NULLS
 from ffrecord._tables.formats import Format, checked, converter, nested_converter
 from ffrecord._tables.logical import LogicalSchema
-from ffrecord._tables.nested import Gathering, as_numpy, row_of, rows_of
+from ffrecord._tables.nested import Gathering, as_numpy, merged, row_of, rows_of
 from ffrecord._tables.nested import Values as Nested
 from ffrecord._tables.schema import Bytes, Column, Kind, Values
 from ffrecord.errors import CorruptionError
@@ -184,7 +184,7 @@ class Batch(Sequence[Sample]):
     def with_format(self, format: str) -> "Batch":
         """The same records, handed out as `format`; see `Records.with_format`."""
         made = self.relabelled(self.indices)
-        made.format = checked(format)
+        made.format, made._shown = checked(format), {}
         return made
 
     def to_arrow(self) -> "pa.Table":
@@ -216,6 +216,7 @@ class Batch(Sequence[Sample]):
         if logical is self.logical:
             return self
         made = self.relabelled(self.indices)
+        made._values, made._shown = {}, {}  # They may have another form.
         if logical.stored != self.logical.stored:
             known = frozenset(column.name for column in self.logical.stored)
             made._inner = widened(logical.stored, known, self._span, self._inner.status)
@@ -307,17 +308,40 @@ class Batch(Sequence[Sample]):
             made.reasons = {to: self.reasons[at] for to, at in places if at in self.reasons}
         return made
 
+    def apart(self) -> "Batch":
+        """The same records, each in memory of its own: one that was read twice is there twice.
+
+        For code that changes samples in place. Copies nothing if they are apart already, as columns
+        of numbers always are. Decoded values stay as they are.
+        """
+        stored = self.logical.stored
+        if stored and all(column.dtype is not None for column in stored):
+            return self
+        starts = np.sort(self.starts[self.sizes > 0])
+        if (starts[1:] != starts[:-1]).all():
+            return self
+        data, offsets = self._packed_form()
+        status = np.array(self._inner.status)
+        sizes = np.diff(offsets)
+        made = self._alike(
+            _ffrecord.Batch.over(data, offsets[:-1], sizes, status, self._schema), self.indices
+        )
+        made._decoded, made._status, made.reasons = self._decoded, self._status, self.reasons
+        return made
+
     def relabelled(self, indices: npt.NDArray[np.int64]) -> "Batch":
-        """The same records under the indices of a view."""
+        """The same records under the indices of a view; with the arrays that were handed out."""
         made = self._alike(self._inner, indices)
         made._decoded, made._status, made.reasons = self._decoded, self._status, self.reasons
+        made._values, made._shown = self._values, self._shown
         return made
 
     @staticmethod
     def joined(batches: "Sequence[Batch]", rows: npt.NDArray[np.int64]) -> "Batch":
         """Copy the records of several batches into one block; `rows[i]` is the row of the i-th.
 
-        Requires batches of the same columns, and rows that are a permutation.
+        Arrays that were handed out are copied, too, for a program may have changed them. Requires
+        batches of the same columns, and rows that are a permutation.
         """
         first = batches[0]
         block = np.concatenate([batch.data for batch in batches])
@@ -328,8 +352,12 @@ class Batch(Sequence[Sample]):
         inner = _ffrecord.Batch.over(block, starts[order], sizes[order], status, first._schema)
         made = first._alike(inner, np.arange(rows.size))
         made._decoded = {
-            name: _rows(_laid([each._decoded[name] for each in batches]), order)
+            name: merged([each._decoded[name] for each in batches], order)
             for name in first._decoded
+        }
+        made._values = {
+            name: merged([each._own(name) for each in batches], order)
+            for name in dict.fromkeys(name for each in batches for name in each._values)
         }
         return made
 
@@ -510,14 +538,6 @@ def _restore(
     schema = _ffrecord.Schema([column[:3] for column in logical.stored])
     inner = _ffrecord.Batch.over(data, offsets[:-1], np.diff(offsets), status, schema)
     return Batch(inner, indices, schema, logical, names, format).with_decoded(decoded, reasons)
-
-
-def _laid(values: "Sequence[Values]") -> Values:
-    """The values of several batches end to end; a list unless they are arrays of one shape."""
-    arrays = [each for each in values if isinstance(each, np.ndarray)]
-    if len(arrays) == len(values) and len({(a.dtype, a.shape[1:]) for a in arrays}) == 1:
-        return np.concatenate(arrays)
-    return [one for each in values for one in each]
 
 
 def _rows(values: Values, rows: npt.NDArray[np.int64]) -> Values:

@@ -46,6 +46,7 @@ def decoded(batch: Batch, decode: Decode | Timed, origin: Origin, rows: Indices 
         with decode.stages.timed("decode"):
             seen = _in_sight(decode.inner, decode.columns)
             return decoded(batch, seen, origin, rows)
+    batch = batch.apart()  # Values may be views of the block.
     values: dict[str | None, Values] = {}
     reasons: dict[int, str] = {}
     if origin.places is None:

@@ -6,7 +6,7 @@ know, and a reader that knows nothing of this sees numbers and bytes.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import repeat
@@ -367,6 +367,27 @@ class Struct(dict[str, Any]):
 
 class Maybe(dict[str, Any]):
     """Numbers of which some may be missing, as tensors: `values`, and where they are `valid`."""
+
+
+def merged(forms: Sequence[Form], order: npt.NDArray[np.int64]) -> Form:
+    """The values of several batches end to end, in that order; a list of arrays of other shapes."""
+    if all(isinstance(form, Struct) for form in forms):
+        made = Struct({name: merged([form[name] for form in forms], order) for name in forms[0]})
+        if any(form.valid is not None for form in forms):
+            marks = [np.ones(_count(f), np.bool_) if f.valid is None else f.valid for f in forms]
+            made.valid = np.concatenate(marks)[order]
+        return made
+    arrays = [form for form in forms if isinstance(form, np.ndarray)]
+    if len(arrays) == len(forms) and len({(a.dtype, a.shape[1:]) for a in arrays}) == 1:
+        is_masked = any(isinstance(form, np.ma.MaskedArray) for form in forms)
+        join: Any = np.ma.concatenate if is_masked else np.concatenate
+        return join(arrays)[order]
+    laid = [value for form in forms for value in form]
+    return [laid[row] for row in order.tolist()]
+
+
+def _count(form: Form) -> int:
+    return _count(next(iter(form.values()))) if isinstance(form, dict) else len(form)
 
 
 def row_of(form: Form, row: int) -> Any:  # noqa: ANN401 - as the column has it

@@ -12,6 +12,7 @@ import numpy as np
 
 from ffrecord._order.epoch_order import IndexBatch, Indices, SeededIndices, successors
 from ffrecord._read.records import as_indices, none_is_good
+from ffrecord._tables.logical import LogicalSchema
 from ffrecord.errors import CorruptionError
 from ffrecord.torch._samples import Samples
 
@@ -88,9 +89,12 @@ def whole(view: Any, indices: Sequence[int]) -> Any:  # noqa: ANN401 - as above
 def _joined(view: Any, indices: Sequence[int], pieces: list[Piece]) -> Any:  # noqa: ANN401
     if len(pieces) == 1 and not view._joins:
         return pieces[0].samples
+    logical: LogicalSchema | None = view._joint
+    if logical is not None:  # Before a transform gets samples, which may change them in place.
+        pieces = [piece._replace(found=piece.found.under(logical)) for piece in pieces]
     made = [(piece.rows, piece.samples) for piece in pieces]
-    if made and (logical := view._joint) is not None:
-        return Samples.joined(made, logical)
+    if made and logical is not None:
+        return Samples.joined(made)
     samples = [_SKIPPED] * len(indices)
     for rows, part in made:
         # An owner with a policy of its own may have left some out.

@@ -21,7 +21,7 @@ def collate(samples: Batch | Sequence[Any]) -> Any:  # noqa: ANN401 - as the sam
     A `Batch` is collated by column, without a Python object per number: a tensor of shape
     (n, *shape) for numbers (bf16 is `torch.bfloat16`), a list of uint8 tensors for bytes, a list of
     str for utf8; records without columns become a list of uint8 tensors. Tensors of bytes are views
-    of the batch: nothing is copied, and a record that was requested twice is in memory once. In the
+    of the batch: nothing is copied, but a record that was requested twice is there twice. In the
     format "bytes", bytes are a list of `bytes`; in "arrow" the batch is a `pyarrow.Table`.
 
     Samples that a transform made are collated as by `torch.utils.data.default_collate`, with these

@@ -384,7 +384,9 @@ class Dataset(data.Dataset[T], ReaderRegistry):
     def _read(self, indices: Sequence[int], on_corrupt: Policy) -> Batch:
         _guard_in_worker()
         with self.stages.timed("read"):
-            return self.source.read(indices, on_corrupt=on_corrupt, decode=self._timed_decode())
+            decode = self._timed_decode()
+            # A program changes samples, and what loaders make of them, in place.
+            return self.source.read(indices, on_corrupt=on_corrupt, decode=decode).apart()
 
     def _pieces(self, indices: Sequence[int]) -> list[Piece]:
         """The records of a view's batch, which applies `on_corrupt` to them."""

@@ -199,12 +199,23 @@ class Processes(_OfTorch):
         elif kept is None:
             made = loader._iterator = self._workers(loader)
         else:
-            made = kept
-            made._reset(loader)
-            if order_of(loader) is not None:
-                # As when workers start: a run that resumes here draws, for its workers are new.
-                _draw(loader)
+            made = self._again(loader, kept)
         return self._received(loader, made)
+
+    def _again(self, loader: Any, kept: WorkersIterator) -> WorkersIterator:  # noqa: ANN401 - a loader
+        """The workers of the last epoch; others in their place, if an interrupt is ending these."""
+        try:
+            kept._reset(loader)
+        except RuntimeError:
+            if not kept.is_ended_by_interrupt:
+                raise
+            made: WorkersIterator = self._workers(loader)
+            loader._iterator = made
+            return made
+        if order_of(loader) is not None:
+            # As when workers start: a run that resumes here draws, for its workers are new.
+            _draw(loader)
+        return kept
 
     @staticmethod
     def _workers(loader: Any) -> WorkersIterator:  # noqa: ANN401 - a loader

@@ -1,17 +1,18 @@
 """Samples that a transform made, and which of their values it left as they were."""
 
+import copy
 import operator
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ffrecord._order.epoch_order import Indices
 from ffrecord._read.batch import Batch
-from ffrecord._tables.logical import LogicalSchema
+from ffrecord._tables.nested import Maybe
 
 
 class Samples(list[Any]):
@@ -33,14 +34,11 @@ class Samples(list[Any]):
             self.append(transform(sample))
 
     @classmethod
-    def joined(
-        cls, parts: "Sequence[tuple[Indices, Batch | Samples]]", logical: LogicalSchema
-    ) -> "Samples":
+    def joined(cls, parts: "Sequence[tuple[Indices, Batch | Samples]]") -> "Samples":
         """The samples of several batches of the same columns, of which some have transforms.
 
         Args:
             parts: at least one, each with the places of its samples in the whole.
-            logical: the columns of the whole.
         """
         each = [p if isinstance(p, Samples) else cls(p, repeat(_unchanged)) for _, p in parts]
         # The samples that are left of a batch are the first of its places.
@@ -54,7 +52,7 @@ class Samples(list[Any]):
         made._inner = each[0]._inner
 
         def join() -> Batch:
-            batches = [part.batch.under(logical) for part in each]
+            batches = [part.batch for part in each]
             return batches[0] if len(batches) == 1 else Batch.joined(batches, rows)
 
         made._make_batch = join
@@ -176,14 +174,31 @@ def _holds_others(batch: Batch, name: str) -> bool:
     return name in batch.decoded or bool(batch.kind(name).fields)
 
 
+class _Marked(NamedTuple):
+    """Values of which some are missing, and which; these marks may be a copy of the batch's."""
+
+    value: Any
+    marks: Any
+
+
+def _marks_of(value: Any) -> Any:  # noqa: ANN401 - of any column
+    if isinstance(value, np.ma.MaskedArray):
+        return np.ma.getmaskarray(value)
+    return value["valid"] if isinstance(value, Maybe) else None
+
+
 def _kept(value: Any) -> Any:  # noqa: ANN401 - of any column
     """The value, by which a later change is noticed; arrays share their memory with the batch."""
+    if (marks := _marks_of(value)) is not None:
+        return _Marked(value, copy.deepcopy(marks))
     if type(value) is dict:
         return {name: _kept(each) for name, each in value.items()}
     return [_kept(each) for each in value] if type(value) is list else value
 
 
 def _is_kept(value: Any, kept: Any) -> bool:  # noqa: ANN401 - of any column
+    if type(kept) is _Marked:
+        return value is kept.value and bool((_marks_of(value) == kept.marks).all())
     if type(kept) is dict:
         return (
             type(value) is dict

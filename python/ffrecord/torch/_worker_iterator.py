@@ -37,17 +37,21 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
     """
 
     is_broken = False
-    """Whether a death was reported, or an interrupt: the other workers are of no use any more."""
+    """Whether the workers are of no use any more: one has died, or a handler of a signal has raised
+    while their answers were read, and left the rest of one behind."""
+    _pid = 0  # None, until there may be workers.
     # Set by torch, which declares no types.
     _workers: list[Any]
     _workers_status: list[bool]
     _timeout: float
     _worker_result_queue: Any
     _init: "_WorkerInit"
+    _done: "_Flag"
 
     def __init__(self, loader: Any) -> None:  # noqa: ANN401 - a `DataLoader`, which imports this
         """Start the workers of `loader`."""
         self._pid = os.getpid()
+        self._context = loader.multiprocessing_context or multiprocessing
         try:
             super().__init__(loader)
         except BaseException:
@@ -64,13 +68,29 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
     def _worker_init_fn(self, given: Callable[[int], object] | None) -> None:
         self._init = _WorkerInit(given)
 
+    @property  # type: ignore[override]
+    def _workers_done_event(self) -> "_Flag":
+        return self._done
+
+    @_workers_done_event.setter
+    def _workers_done_event(self, _: object) -> None:
+        self._done = _Flag(self._context)
+
     @property
     def is_usable(self) -> bool:
         """Whether another iteration may take its workers."""
         if self.is_broken or self._pid != os.getpid():
             return False
-        # Ctrl-C ends the workers, too: a terminal sends it to all of its processes.
-        return all(each.exitcode != 0 for each in self._workers)
+        return not self.is_ended_by_interrupt
+
+    @property
+    def is_ended_by_interrupt(self) -> bool:
+        """Whether Ctrl-C has ended workers, as a terminal sends it to all of its processes.
+
+        They end when they have handled it, which may be after the next iteration has begun.
+        """
+        ended = [each.exitcode for each in self._workers if each.exitcode is not None]
+        return bool(ended) and not any(ended)
 
     def __next__(self) -> Any:  # noqa: ANN401 - collate_fn's
         if self._pid != os.getpid():
@@ -78,11 +98,12 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
                 "the workers of this iterator are those of the parent process: start a new "
                 "iteration after a fork"
             )
-        try:
-            return super().__next__()
-        except KeyboardInterrupt:
-            self.is_broken = True
-            raise
+        return super().__next__()
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # noqa: ANN401 - as above
+        self.is_broken = True  # Until it is done.
+        super()._reset(loader, first_iter)
+        self.is_broken = False
 
     def _end_started(self) -> None:
         """End workers of an iterator that is not made whole; torch fails at that."""
@@ -114,14 +135,13 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
     def _look(self, timeout: float) -> tuple[bool, Any]:
         try:
             return super()._try_get_data(timeout)  # type: ignore[no-any-return, no-untyped-call]
-        except RuntimeError:
+        except BaseException as error:
             self.is_broken = True
-            raise
-        except (OSError, EOFError) as error:
+            if not isinstance(error, OSError | EOFError):
+                raise
             # The connection on which a worker passes a descriptor ends before its process has.
             if not (ended := wait([each.sentinel for each in self._workers], _DEATH_S)):
                 raise
-            self.is_broken = True
             killed = [str(each.pid) for each in self._workers if each.sentinel in ended]
             raise RuntimeError(
                 f"DataLoader worker (pid(s) {', '.join(killed)}) exited unexpectedly"
@@ -138,6 +158,22 @@ class WorkersIterator(dataloader._MultiProcessingDataLoaderIter):
             raise RuntimeError("a worker ended in the middle of a batch")  # torch names it.
         if clock.now() - since > self._timeout:
             raise RuntimeError(f"DataLoader timed out after {self._timeout} seconds")
+
+
+class _Flag:
+    """An event that workers look at without a lock: one that is killed meanwhile keeps none."""
+
+    def __init__(self, context: Any) -> None:  # noqa: ANN401 - a way to start processes
+        """It is not set. `context` makes it for its processes."""
+        self._count = context.Semaphore(0)
+
+    def is_set(self) -> bool:
+        """Whether it was set."""
+        return bool(self._count.get_value())
+
+    def set(self) -> None:
+        """Set it."""
+        self._count.release()
 
 
 class _WorkerInit:
