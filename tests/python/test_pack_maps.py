@@ -279,6 +279,38 @@ def test_values_that_are_not_the_same_are_not_equal(tmp_path: Path) -> None:
     assert len(ffrecord.open(tmp_path / "x.ffr")) == len(values)
 
 
+@pytest.mark.parametrize(
+    "kind", ["objects", "nested objects", "tensors", "tensors of bf16", "masked"]
+)
+def test_values_are_compared_by_what_is_in_them(kind: str, tmp_path: Path) -> None:
+    """Not by the addresses in an array of objects, nor by the few numbers that a text shows."""
+    torch = pytest.importorskip("torch") if kind.startswith("tensors") else None
+
+    def value(number: int) -> Any:  # noqa: ANN401
+        if kind == "objects":
+            return np.array([f"the text {number}"], object)
+        if kind == "nested objects":
+            return [np.array([f"the text {number}", None], object)]
+        if kind == "masked":
+            return np.ma.array([number, 5], mask=[False, True]).filled(0)
+        assert torch is not None
+        tensor = torch.zeros(3000, dtype=torch.bfloat16 if "bf16" in kind else torch.int32)
+        tensor[1500] = number
+        return tensor
+
+    function = maps.deduplicate()
+    kept = [function({"x": value(number // 2)}) is not None for number in range(100)]
+    assert kept == [True, False] * 50
+
+
+def test_values_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(TypeError, match="object: name the columns to compare"):
+        maps.deduplicate()({"x": object()})
+    masked = [np.ma.array([value, 1], mask=[True, False]) for value in (1, 2)]
+    function = maps.deduplicate()
+    assert [function({"x": each}) is None for each in masked] == [False, True]
+
+
 def test_bins_have_all_documents_and_little_room(parquet: Path, tmp_path: Path) -> None:
     pack(parquet, tmp_path / "x.ffr", map=maps.bins(64))
 
@@ -324,6 +356,30 @@ def test_bins_have_numbers_alone(kind: Any, tmp_path: Path) -> None:  # noqa: AN
     table = pa.table({"tokens": pa.array([[1]], pa.list_(kind))})
     with pytest.raises(ValueError, match="no list of numbers"):
         pack(table, tmp_path / "x.ffr", map=maps.bins(4))
+
+
+def as_tokens(sample: Any) -> Any:  # noqa: ANN401
+    return {"tokens": sample["value"]}
+
+
+as_tokens.schema = pa.schema([("tokens", pa.list_(pa.uint16()))])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([1.5, 2.0], "is u16, the value is float64"),
+        (np.array([70_000, 5]), "70000 does not fit u16"),
+        ([-1], "-1 does not fit u16"),
+        (["12"], "is u16, the value is <U2"),
+        ([[1, 2], [3, 4]], r"has shape \(2, 2\), and must be flat"),
+    ],
+)
+def test_bins_change_no_number(value: Any, said: str, tmp_path: Path) -> None:  # noqa: ANN401
+    rows = [{"value": value}]
+    with pytest.raises(ValueError, match=f"the list in 'tokens'.*{said}"):
+        pack(rows, tmp_path / "x.ffr", map=[as_tokens, maps.bins(4)])
+    assert not (tmp_path / "x.ffr").exists()
 
 
 def two_texts(sample: Any) -> Any:  # noqa: ANN401
