@@ -101,6 +101,61 @@ def test_samples_are_kept_with_all_types(condition: Any, parquet: Path, tmp_path
     assert found.schema.types == pq.read_table(parquet).schema.types
 
 
+# Columns, and the rows for which Python finds each condition true.
+COLUMNS = {
+    "i": pa.array(range(4), pa.int8()),
+    "a": pa.array([1, 2, 200, 0], pa.uint8()),
+    "b": pa.array([2, 1, 100, 0], pa.uint8()),
+    "l": pa.array([[60_000, 60_000], [None, 3], [], None], pa.list_(pa.uint16())),
+    "s": pa.array([{"k": [1]}, {"k": [None]}, {"k": None}, None]),
+    "p": pa.array([[1, 2], [3, 4], [5, 6], [7, 8]], pa.list_(pa.int8(), 2)),
+    "o": pa.array([[1], [2, 3], [], [4]], pa.list_(pa.field("item", pa.uint8(), nullable=False))),
+    "y": pa.array([b"ab", b"\xff", b"", b"\2\3"]),
+    "h": pa.array([60_000.0, 1.0, 2.0, 3.0]).cast(pa.float16()),
+}
+EXPRESSIONS: dict[str, list[int]] = {
+    "a - b < 0": [0],
+    "a + b > 255": [2],
+    "a * 2 == 400": [2],
+    "-a < 0": [0, 1, 2],
+    "h + h > 65536": [0],
+    "l is not None and None in l": [1],
+    "l is None or len(l) > 0 and l[0] is None": [1, 3],
+    "i == 0 and sum(l) > 65536 or i == 3": [0, 3],
+    "l == [60000, 60000]": [0],
+    "s is not None and s['k'] is not None and s['k'][0] is not None": [0],
+    "p == [3, 4]": [1],
+    "p[0] + p[1] > 10": [2, 3],
+    "o == [2, 3]": [1],
+    "o in [[1], [4]]": [0, 3],
+    "y == b'ab'": [0],
+    "y != b'ab' and len(y) > 0": [1, 3],
+    "y in [b'ab', b'']": [0, 2],
+    "startswith(y, b'a')": [0],
+}
+
+
+@pytest.mark.parametrize("ext", ["parquet", "ffr"])
+@pytest.mark.parametrize("condition", EXPRESSIONS)
+def test_an_expression_is_pythons_whatever_the_source(
+    condition: str, ext: str, tmp_path: Path
+) -> None:
+    """Readers give NumPy's values, whose numbers wrap around, and whose nulls compare as false."""
+    table, path = pa.table(COLUMNS), tmp_path / f"a.{ext}"
+    ffrecord.write_table(table, path) if ext == "ffr" else pq.write_table(table, path)
+    pack(path, tmp_path / "x.ffr", map=maps.keep(condition))
+    assert ffrecord.read_table(tmp_path / "x.ffr").equals(table.take(EXPRESSIONS[condition]))
+
+
+@pytest.mark.parametrize("ext", ["parquet", "ffr"])
+def test_a_comparison_with_null_is_an_error_whatever_the_source(ext: str, tmp_path: Path) -> None:
+    table, path = pa.table(COLUMNS), tmp_path / f"a.{ext}"
+    ffrecord.write_table(table, path) if ext == "ffr" else pq.write_table(table, path)
+    for condition in ("i != 1 or l[0] < 9", "i != 1 or max(l) < 9", "i != 1 or not s['k'][0] < 9"):
+        with pytest.raises(ValueError, match=r"sample 1 .*not supported between"):
+            pack(path, tmp_path / "x.ffr", map=maps.keep(condition))
+
+
 def test_rare_samples_are_kept_although_the_first_thousand_are_not(tmp_path: Path) -> None:
     pack(
         [{"n": number, "t": str(number)} for number in range(3000)],
@@ -279,6 +334,38 @@ def test_values_that_are_not_the_same_are_not_equal(tmp_path: Path) -> None:
     assert len(ffrecord.open(tmp_path / "x.ffr")) == len(values)
 
 
+@pytest.mark.parametrize(
+    "kind", ["objects", "nested objects", "tensors", "tensors of bf16", "masked"]
+)
+def test_values_are_compared_by_what_is_in_them(kind: str, tmp_path: Path) -> None:
+    """Not by the addresses in an array of objects, nor by the few numbers that a text shows."""
+    torch = pytest.importorskip("torch") if kind.startswith("tensors") else None
+
+    def value(number: int) -> Any:  # noqa: ANN401
+        if kind == "objects":
+            return np.array([f"the text {number}"], object)
+        if kind == "nested objects":
+            return [np.array([f"the text {number}", None], object)]
+        if kind == "masked":
+            return np.ma.array([number, 5], mask=[False, True]).filled(0)
+        assert torch is not None
+        tensor = torch.zeros(3000, dtype=torch.bfloat16 if "bf16" in kind else torch.int32)
+        tensor[1500] = number
+        return tensor
+
+    function = maps.deduplicate()
+    kept = [function({"x": value(number // 2)}) is not None for number in range(100)]
+    assert kept == [True, False] * 50
+
+
+def test_values_that_cannot_be_compared_are_refused() -> None:
+    with pytest.raises(TypeError, match="object: name the columns to compare"):
+        maps.deduplicate()({"x": object()})
+    masked = [np.ma.array([value, 1], mask=[True, False]) for value in (1, 2)]
+    function = maps.deduplicate()
+    assert [function({"x": each}) is None for each in masked] == [False, True]
+
+
 def test_bins_have_all_documents_and_little_room(parquet: Path, tmp_path: Path) -> None:
     pack(parquet, tmp_path / "x.ffr", map=maps.bins(64))
 
@@ -324,6 +411,30 @@ def test_bins_have_numbers_alone(kind: Any, tmp_path: Path) -> None:  # noqa: AN
     table = pa.table({"tokens": pa.array([[1]], pa.list_(kind))})
     with pytest.raises(ValueError, match="no list of numbers"):
         pack(table, tmp_path / "x.ffr", map=maps.bins(4))
+
+
+def as_tokens(sample: Any) -> Any:  # noqa: ANN401
+    return {"tokens": sample["value"]}
+
+
+as_tokens.schema = pa.schema([("tokens", pa.list_(pa.uint16()))])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([1.5, 2.0], "is u16, the value is float64"),
+        (np.array([70_000, 5]), "70000 does not fit u16"),
+        ([-1], "-1 does not fit u16"),
+        (["12"], "is u16, the value is <U2"),
+        ([[1, 2], [3, 4]], r"has shape \(2, 2\), and must be flat"),
+    ],
+)
+def test_bins_change_no_number(value: Any, said: str, tmp_path: Path) -> None:  # noqa: ANN401
+    rows = [{"value": value}]
+    with pytest.raises(ValueError, match=f"the list in 'tokens'.*{said}"):
+        pack(rows, tmp_path / "x.ffr", map=[as_tokens, maps.bins(4)])
+    assert not (tmp_path / "x.ffr").exists()
 
 
 def two_texts(sample: Any) -> Any:  # noqa: ANN401

@@ -232,7 +232,11 @@ def test_a_file_that_contradicts_itself_is_refused(what: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [('"width": 1, "width": 2', "the key 'width' is there twice"), ('"width": 1e400', "too large")],
+    [
+        ('"width": 1, "width": 2', "the key 'width' is there twice"),
+        ('"width": 1e400', "too large"),
+        ('"width": 1}], "images": [{"id": 2, "file_name": "a.jpg"', "the key 'images' is there"),
+    ],
 )
 def test_values_that_a_parser_would_lose_are_refused(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"x")

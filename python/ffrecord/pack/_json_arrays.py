@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from ffrecord.pack._json_types import float_of, object_of
+from ffrecord.pack._json_types import ConflictingTypesError, float_of, object_of
 
 _PIECE_BYTES = 1 << 20
 # Bytes of one element, such as an annotation with a long outline.
@@ -40,10 +40,14 @@ def elements_of(file: BinaryIO) -> Iterator[Element]:
     """
     text = _Text(file)
     text.take("{")
+    seen: set[str] = set()
     while True:
         field = text.value().value
         if not isinstance(field, str):
             raise NotJsonError(f"a field is called {field!r:.40}")
+        if field in seen:
+            raise ConflictingTypesError(f"the key '{field:.40}' is there twice")
+        seen.add(field)
         text.take(":")
         if text.peek() == "[":
             yield from _array(text, field)

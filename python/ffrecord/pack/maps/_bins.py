@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ffrecord._tables.schema import DTYPES
+from ffrecord._tables.values import array_of, exact
 from ffrecord.pack.maps._base import Map, Sample, column_in, value_of
 
+_KINDS = {np.dtype(code): name for name, code in DTYPES.items() if name != "bf16"}
 _COLUMNS = ("tokens", "input_ids")
 # Documents that are put into bins together.
 _WINDOW_BYTES, _WINDOW_COUNT = 64 << 20, 1 << 16
@@ -55,7 +58,7 @@ class bins(Map):
         types = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
         if number is None or not is_flat or not any(is_such(number) for is_such in types):
             raise ValueError(f"bins: the column '{self.column}' is {kind}, no list of numbers")
-        self.type = str(np.dtype(number.to_pandas_dtype()))
+        self.type = _KINDS[np.dtype(number.to_pandas_dtype())]
         fields = [(self.column, number), ("lengths", pa.int32())]
         return pa.schema(
             pa.field(name, pa.list_(pa.field("item", t, nullable=False)), nullable=False)
@@ -67,10 +70,13 @@ class bins(Map):
         value = value_of(sample, self.column, "bins")
         if value is None or len(value) == 0:
             return None
+        where = f"bins: the list in '{self.column}'"
         has_null = np.ma.is_masked(value) if isinstance(value, np.ndarray) else None in value
         if has_null:
-            raise ValueError(f"bins: the list in '{self.column}' has a null, which is no number")
-        document = np.asarray(value, self.type)
+            raise ValueError(f"{where} has a null, which is no number")
+        document = exact(array_of(value, where), self.type, where)
+        if document.ndim != 1:
+            raise ValueError(f"{where} has shape {document.shape}, and must be flat")
         for at in range(0, len(document), self.length):
             self._documents.append(document[at : at + self.length])
         self._bytes += document.nbytes

@@ -4,10 +4,13 @@ import datetime
 import hashlib
 import struct
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
+from ffrecord._tables.values import array_of
 from ffrecord.pack.maps._base import Map, value_of
 
 _HASH = np.dtype([("high", "<u8"), ("low", "<u8")])
@@ -94,10 +97,13 @@ class deduplicate(Map):
 
 
 def _feed(found: Any, value: Any) -> None:  # noqa: ANN401 - of any column
-    """Add a value, with its kind and size, so that no two values are alike."""
+    """Add a value, with its kind and size, so that no two values are alike.
+
+    Raises:
+        TypeError: it is of a kind whose content is not known here.
+    """
     if isinstance(value, np.ndarray):
-        mask = np.ma.getmaskarray(value).tobytes() if np.ma.isMaskedArray(value) else b""
-        value = (value.dtype.str, *value.shape, mask, np.ma.getdata(value).tobytes())
+        value = _parts_of(value)
     elif isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, bytes | bytearray | memoryview):
@@ -118,7 +124,34 @@ def _feed(found: Any, value: Any) -> None:  # noqa: ANN401 - of any column
         kind, data = b"v", repr(value).encode()
     elif isinstance(value, datetime.date | datetime.time | datetime.timedelta):
         kind, data = b"d", repr(value).encode()
-    else:
+    elif isinstance(value, Decimal | UUID):
         kind, data = type(value).__name__.encode(), repr(value).encode()
+    else:
+        _feed(found, _of_array(value))
+        return
     found.update(b"%b%d:" % (kind, len(data)))
     found.update(data)
+
+
+def _parts_of(array: "np.ndarray[Any, Any]") -> Any:  # noqa: ANN401 - see `_feed`
+    """The type, shape, mask and values of an array; values under the mask count for nothing."""
+    mask = np.ma.getmaskarray(array) if isinstance(array, np.ma.MaskedArray) else np.ma.nomask
+    if array.dtype.hasobject:  # The array has addresses, which other objects have later.
+        return array.dtype.str, array.shape, mask.tobytes(), array.tolist()
+    plain = np.ma.getdata(array)
+    if mask.any():
+        plain = plain.copy()
+        plain[mask] = np.zeros((), plain.dtype)
+    return array.dtype.str, array.shape, mask.tobytes(), plain.tobytes()
+
+
+def _of_array(value: Any) -> Any:  # noqa: ANN401 - see `_feed`
+    """The parts of a tensor, or of what else is an array."""
+    name = f"{type(value).__module__}.{type(value).__qualname__}"
+    array = array_of(value, "deduplicate", as_bits=True)
+    if array.dtype.hasobject:
+        raise TypeError(
+            f"deduplicate does not know how to compare values of {name}: name the columns to "
+            "compare, such as deduplicate('id')"
+        )
+    return name, str(getattr(value, "dtype", "")), _parts_of(array)

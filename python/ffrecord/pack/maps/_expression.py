@@ -5,6 +5,9 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from ffrecord._tables.values import unmasked
 from ffrecord.pack.maps._base import Map
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
@@ -113,7 +116,7 @@ def _value(node: Any, sample: Mapping[str, Any], text: str) -> Any:  # noqa: ANN
             if node.id not in sample:
                 names = ", ".join(sample)
                 raise ValueError(f"keep({text!r}): no column '{node.id}'; columns: {names}")
-            return sample[node.id]
+            return _python_of(sample[node.id])
         case ast.BoolOp():
             is_and = isinstance(node.op, ast.And)
             found = None
@@ -139,3 +142,32 @@ def _value(node: Any, sample: Mapping[str, Any], text: str) -> Any:  # noqa: ANN
             return _FUNCTIONS[ast.unparse(node.func)](*map(of, node.args))
         case _:
             return [of(each) for each in node.elts]
+
+
+class _Bytes(bytes):
+    """Bytes, or a list of numbers below 256: from an array alone nobody can tell."""
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, list) else bytes(self) == other
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = bytes.__hash__
+
+
+def _python_of(value: Any) -> Any:  # noqa: ANN401 - any value
+    """The value as Python's own, as sources of other kinds give it.
+
+    Numbers of NumPy wrap around where Python's grow, and its masked values are none and false.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        return _python_of(unmasked(value))
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        is_bytes = value.dtype == np.uint8 and value.ndim == 1
+        return _Bytes(value.tobytes()) if is_bytes else value.tolist()
+    if isinstance(value, Mapping):
+        return {name: _python_of(each) for name, each in value.items()}
+    return [_python_of(each) for each in value] if isinstance(value, list | tuple) else value
