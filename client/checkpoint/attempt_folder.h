@@ -50,7 +50,7 @@ void RemoveTree(const std::filesystem::path& path) noexcept;
 void RemoveAttempt(const std::filesystem::path& path) noexcept;
 
 // Removes attempts in `run` that nobody can commit any more, at whatever steps: those of this host
-// whose coordinator has let go of the lock. They may take the room of the attempt called `mine`,
+// whose coordinator has dropped the lock. They may take the room of the attempt called `mine`,
 // which stays. Attempts of other hosts stay, too: nothing proves that they are dead.
 void CollectDead(const std::filesystem::path& run, std::string_view mine);
 

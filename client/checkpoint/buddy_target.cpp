@@ -130,6 +130,11 @@ class BuddyTarget final : public CheckpointTarget {
     return MakeBuddyAttempt(places_, step, attempt, {}, {});
   }
 
+  bool MayShare(const FindStep& base) const override {
+    return std::ranges::all_of(places_->targets,
+                               [&](const auto& target) { return target->MayShare(base); });
+  }
+
   // The arbiter decides, and the others keep what it has said, for it may be lost.
   Result<std::string> Decide(std::string_view name, std::string_view answer) override {
     std::string decided = FFR_TRY(places_->arbiter().Decide(name, answer));

@@ -24,6 +24,7 @@ namespace ffrecord::client {
 namespace {
 
 constexpr std::size_t kSegmentsAtOnce = 4;
+constexpr std::string_view kTrialName = "sharing-trial";  // Of DaemonTarget::MayShare().
 
 // A run at a daemon or in a cluster: its steps are published names, the files of a step one
 // manifest.
@@ -348,6 +349,27 @@ class DaemonTarget final : public CheckpointTarget {
     if (!FFR_TRY(gives_way())) return Begin(step, attempt);
     return std::unique_ptr<CheckpointAttempt>(
         new DaemonAttempt(run_, step, found.value().revision));
+  }
+
+  // While a node is down, the cluster says it of the step's files, published under another name for
+  // a moment. A process that is killed then leaves that name to the next look.
+  bool MayShare(const FindStep& base) const override {
+    const auto cluster = run_.finder->Find();
+    if (!cluster || cluster.value()->is_one_daemon()) return true;
+    static_cast<void>(cluster.value()->Refresh(run_.deadline()));
+    const auto view = cluster.value()->view();
+    if (std::ranges::all_of(view->reply.nodes, [](const auto& node) { return node.is_up; }))
+      return true;
+    const auto step = base();
+    const Catalog catalog(cluster.value());
+    if (!step) return true;
+    const auto found = catalog.Resolve(run_.NameOf(*step), run_.deadline());
+    if (!found) return true;
+    const std::string name = run_.location.name + "/" + std::string(kTrialName);
+    const auto tried = catalog.Publish(name, found.value().manifest, net::Publish::Mode::kReplace,
+                                       0, run_.deadline());
+    if (tried) static_cast<void>(catalog.Remove(name, run_.deadline()));
+    return tried || !IsOfExtents(tried.error());
   }
 
   // A published name, whose one file is empty and called as the answer.

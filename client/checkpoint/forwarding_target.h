@@ -38,6 +38,7 @@ class ForwardingTarget : public CheckpointTarget {
                                                   const AttemptId& attempt) override {
     return inner_.Join(step, attempt);
   }
+  bool MayShare(const FindStep& base) const override { return inner_.MayShare(base); }
   Result<std::string> Decide(std::string_view name, std::string_view answer) override {
     return inner_.Decide(name, answer);
   }

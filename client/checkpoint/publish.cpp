@@ -1,11 +1,14 @@
 #include "client/checkpoint/publish.h"
 
+#include <cstdint>
 #include <iterator>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 
+#include "client/checkpoint/delta.h"
 #include "client/checkpoint/plan.h"
 #include "client/checkpoint/positions.h"
 #include "client/checkpoint/step_manifests.h"
@@ -68,7 +71,13 @@ Result<BegunSave> BeginSave(CheckpointTarget& target, std::string_view address, 
   };
   Positions::Process().Begin(attempt);
   auto begun = FFR_TRY(begin());
-  return BegunSave{std::move(begun), std::move(line), !RefusedTargets::Process().Has(address)};
+  bool shares = !RefusedTargets::Process().Has(address);
+  if (shares && options.incremental)
+    shares = target.MayShare([&]() -> std::optional<std::uint64_t> {
+      const auto base = FindBase(target, 0);
+      return base ? std::optional(base->step) : std::nullopt;
+    });
+  return BegunSave{std::move(begun), std::move(line), shares};
 }
 
 Result<TextIndex> CheckIntents(std::vector<Intent> intents) {

@@ -24,7 +24,8 @@ namespace ffrecord::client {
 struct BegunSave {
   std::unique_ptr<CheckpointAttempt> attempt;
   SaveLine line;
-  // Whether an incremental save may share with the step before. Not the one after a save that was
+  // Whether an incremental save may share with the step before: not if the target refuses it now
+  // (CheckpointTarget::MayShare), nor the one after a save that was
   // refused for what it had shared (kKeptIsLost): as long as a node is down, a cluster would refuse
   // each that shares. The coordinator knows, and tells the other ranks.
   bool shares = true;

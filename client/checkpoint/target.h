@@ -153,6 +153,12 @@ class CheckpointTarget {
   virtual Result<std::unique_ptr<CheckpointAttempt>> Join(std::uint64_t step,
                                                           const AttemptId& attempt) = 0;
 
+  // Whether a save that begins now may share files with a step, as far as that can be found out: a
+  // cluster refuses extents that too few of its nodes hold. `base` looks for the step; only where
+  // there is doubt.
+  using FindStep = std::function<std::optional<std::uint64_t>()>;
+  virtual bool MayShare(const FindStep& /*base*/) const { return true; }
+
   // Decides what is asked under `name`, once for all who ask: the first to bring an answer makes it
   // the one that every caller gets, in one atomic step, durably, until it is forgotten. Names are
   // those of files that are no step's; an answer is one short word.

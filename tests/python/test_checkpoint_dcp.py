@@ -209,7 +209,7 @@ def test_a_rank_that_opened_another_step_than_the_coordinator_reads_nothing(tmp_
 
 def test_a_forked_child_removes_nothing_of_its_parents_save(tmp_path: Path) -> None:
     parts = [_ffrecord.CheckpointShards(str(tmp_path), 1, None, True, 30.0, False)]
-    written = parts[0].write(0, [])
+    written, _ = parts[0].write(0, [])
     child = os.fork()
     if child == 0:
         parts.clear()
@@ -346,7 +346,7 @@ def test_a_saver_that_begins_to_overwrite_keeps_no_other_from_it(tmp_path: Path,
             target = until_the_end.enter_context(Daemon(tmp_path)).address("run")
         ckpt.save(target, 1, {"w": 1})
         late = _ffrecord.CheckpointShards(target, 1, None, True, 30.0, False, None, True)
-        written = late.write(0, [])
+        written, _ = late.write(0, [])
         dcp.save(state_of(2), storage_writer=CheckpointWriter(target, step=1, overwrite=True))
         second = ckpt.list(target)
         with pytest.raises(FileExistsError):  # Another one was to give way.

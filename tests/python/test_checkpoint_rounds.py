@@ -145,7 +145,7 @@ def test_a_publication_that_fails_fails_all_and_leaves_nothing(tmp_path: Path) -
         def save_first(number: int, gathered: list[bytes]) -> list[bytes]:
             if rank.rank == 0 and number == WRITE:
                 faster = _ffrecord.CheckpointShards(tmp_path, 1, None, True, 30.0, False)
-                faster.commit([faster.write(0, [])], encode({"faster": 1}))
+                faster.commit([faster.write(0, [])[0]], encode({"faster": 1}))
             return gathered
 
         rank.after = save_first

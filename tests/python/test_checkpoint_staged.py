@@ -284,6 +284,39 @@ def test_every_place_can_be_verified(run: str, store: Store, tmp_path: Path) -> 
     assert ckpt.verify(tmp_path / "near", every_place=True) == []
 
 
+def test_all_steps_can_be_verified_until_one_is_damaged(tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    address = f"stage:{near}>{far}"
+    for step in (1, 2, 3):
+        ckpt.save(near, step, state(step))
+    ckpt.flush(address)
+    command = ["ffrecord", "checkpoint", "verify", "--all"]
+    told = cli.ok(*command, "--every-place", address)
+    assert told.splitlines() == [f"step {step}: no damage found" for step in (1, 2, 3)]
+    flip(far / "step-000000002/part-00000/seg-0000")
+    assert cli.run(*command, "--repeat", "0.01", "--json", far).returncode == 3
+    done = cli.run(*command, "--every-place", address)
+    assert done.returncode == 3 and "step 2: " in done.stdout and str(far) in done.stdout
+    assert cli.run(*command, "--step", "1", far).returncode == 2
+    assert cli.run(*command[:-1], "--repeat", "9", far).returncode == 2
+
+
+@pytest.mark.wrong_data
+def test_a_place_that_is_no_folder_at_all_is_told(tmp_path: Path) -> None:
+    ckpt.save(tmp_path / "near", 1, state(1))
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (message,) = ckpt.verify(f"stage:{tmp_path}/near>{tmp_path}/loop", every_place=True)
+    assert f"{tmp_path}/loop cannot be verified" in message
+
+
+def test_a_push_goes_on_to_the_places_behind(tmp_path: Path) -> None:
+    for step in (1, 2):
+        ckpt.save(tmp_path / "run", step, state(step))
+    cli.ok("ffrecord", "checkpoint", "push", tmp_path / "run", f"stage:{tmp_path}/a>{tmp_path}/b")
+    assert steps_at(tmp_path / "a") == [1, 2]
+    eventually(lambda: steps_at(tmp_path / "b") == [1, 2])
+
+
 # --- Addresses -----------------------------------------------------------------------------------
 
 

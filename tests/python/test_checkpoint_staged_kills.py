@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,27 +37,39 @@ def _check(far: str, commits: list[ckpt.Commit]) -> int:
     return len(there)
 
 
-def _finish(target: ckpt.Staged, far: str, commits: list[ckpt.Commit]) -> None:
+def _state(step: int, incremental: bool) -> dict[str, Any]:
+    """If that is wanted, with a large part that does not change."""
+    made = state(step)
+    return {**made, "w": state(0)["w"]} if incremental else made
+
+
+def _save(near: Path, incremental: bool) -> list[ckpt.Commit]:
+    states = {step: _state(step, incremental) for step in _STEPS}
+    return [ckpt.save(near, step, states[step], incremental=incremental) for step in _STEPS]
+
+
+def _finish(target: ckpt.Staged, far: str, commits: list[ckpt.Commit], incremental: bool) -> None:
     target.flush()
     assert _check(far, commits) == len(commits)
     for step in _STEPS:
-        assert same(ckpt.load(far, step=step, resume=False), state(step))
+        assert same(ckpt.load(far, step=step, resume=False), _state(step, incremental))
 
 
+@pytest.mark.parametrize("incremental", [False, True])
 @pytest.mark.parametrize("when", ["before", "after", "lost"])
-def test_killed_at_any_request(store: Store, tmp_path: Path, when: str) -> None:
+def test_killed_at_any_request(store: Store, tmp_path: Path, when: str, incremental: bool) -> None:
     store.serve_all()
     names = names_of_store()
-    commits = [ckpt.save(tmp_path, step, state(step)) for step in _STEPS]
+    commits = _save(tmp_path, incremental)
     outcomes: Counter[int] = Counter()
     for at in itertools.count(1):
-        far = f"s3://bucket/staged/{when}-{at}"
+        far = f"s3://bucket/staged{incremental:d}/{when}-{at}"
         target = ckpt.stage(tmp_path, far)
         was_reached = run_and_kill(store, when, at, staging.flush, names, target.address)
         count = _check(far, commits)
         outcomes[count] += was_reached
         assert when != "lost" or count == len(_STEPS)
-        _finish(target, far, commits)
+        _finish(target, far, commits, incremental)
         attempts = {key.split("/")[2] for key in keys_of(far)}
         assert len(attempts) == 2 * len(_STEPS), attempts  # A root and a folder of each.
         if not was_reached:
@@ -75,9 +88,10 @@ def _can_trace() -> bool:
 
 
 @pytest.mark.skipif(not _can_trace(), reason="needs strace and the right to trace")
-def test_killed_at_any_change_of_a_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("incremental", [False, True])
+def test_killed_at_any_change_of_a_folder(tmp_path: Path, incremental: bool) -> None:
     near = tmp_path / "near"
-    commits = [ckpt.save(near, step, state(step)) for step in _STEPS]
+    commits = _save(near, incremental)
     outcomes: Counter[int] = Counter()
     for call in _CALLS:
         for at in itertools.count(1):
@@ -96,7 +110,7 @@ def test_killed_at_any_change_of_a_folder(tmp_path: Path) -> None:
                 assert count == len(_STEPS)
                 break
             outcomes[count] += 1
-            _finish(target, far, commits)
+            _finish(target, far, commits, incremental)
             assert [path.name for path in Path(far).glob(".*")] == []
     assert set(outcomes) == {0, 1, 2}, outcomes
     assert outcomes.total() >= 10

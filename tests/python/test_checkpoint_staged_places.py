@@ -6,6 +6,7 @@ Method: moto's store, which is slow, refuses, or is gone; damaged steps.
 import logging
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,42 @@ def test_with_wait_a_save_waits_until_there_is_room(run: str, store: Store, tmp_
     assert steps_at(run)[:1] == [1]
     target.flush()
     assert steps_at(run) == steps_at(tmp_path) == [1, 2]
+
+
+class Watched:
+    """A rank alone, that sees what its save does."""
+
+    def __init__(self) -> None:
+        self.rank, self.size = 0, 1
+        self.activity: Any = None
+
+    def all_gather(self, mine: bytes) -> list[bytes]:
+        """Its own alone."""
+        return [mine]
+
+    def watch(self, activity: object) -> AbstractContextManager[None]:
+        """Keep it."""
+        self.activity = activity
+        return nullcontext()
+
+
+def test_a_save_that_waits_for_room_tells_the_ranks_that_wait_for_it(
+    run: str, store: Store, tmp_path: Path
+) -> None:
+    gate, rank = Gate(store), Watched()
+    target = ckpt.stage(tmp_path, run, waiting_steps_max=2, on_full="wait", timeout_s=60)
+    for step in (1, 2):
+        ckpt.save(tmp_path, step, state(step))
+    saver = threading.Thread(target=ckpt.save, args=(target, 3, state(3)), kwargs={"group": rank})
+    saver.start()
+    waits = f"waits for room at {run}, for which 2 steps wait"
+    eventually(lambda: rank.activity is not None and rank.activity.says()[0] == waits)
+    before = rank.activity.says()[1]
+    gate.open.set()
+    saver.join()
+    assert rank.activity.says()[1] > before
+    target.flush()
+    assert steps_at(run) == [1, 2, 3]
 
 
 # --- Retention -----------------------------------------------------------------------------------

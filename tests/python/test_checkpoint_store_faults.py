@@ -82,7 +82,7 @@ def test_a_step_whose_every_answer_was_lost_stays(run: str, store: Store) -> Non
 def test_parts_that_were_committed_without_an_answer_stay(run: str, store: Store) -> None:
     """As `torch.distributed.checkpoint` saves: the coordinator's object goes after the failure."""
     parts = _ffrecord.CheckpointShards(run, 2, None, True, 1.0, False)
-    written = parts.write(0, [])
+    written, _ = parts.write(0, [])
     tree = encode({"step": 2})
     store.set_door(answers_lost)
     with pytest.raises((ConnectionError, TimeoutError)):
@@ -102,7 +102,7 @@ def test_a_saver_whose_files_were_removed_with_another_save_does_not_report_succ
 ) -> None:
     """Two savers of a step: one commits, is removed, and with it went files of the other."""
     late = _ffrecord.CheckpointShards(run, 5, None, True, 30.0, False)
-    written = late.write(0, [])
+    written, _ = late.write(0, [])
     ckpt.save(run, 5, state(5))
     ckpt.remove(run, 5)
     with pytest.raises(FileExistsError, match="removed meanwhile"):
@@ -121,7 +121,7 @@ def test_removing_a_step_keeps_what_another_is_saving_under_its_name(
     def save_another(number: int, request: str) -> None:
         if request.startswith("DELETE") and request.endswith(".root") and not late:
             late.append(_ffrecord.CheckpointShards(run, 5, None, True, 30.0, False))
-            late.append(late[0].write(0, []))
+            late.append(late[0].write(0, [])[0])
             late[0].commit([late[1]], encode({"step": 5}))
 
     store.set_door(lambda number, method, path: "serve", save_another)

@@ -27,7 +27,7 @@ def damage_at_places(target: Target, step: int, timeout_s: float) -> list[str]:
         try:
             is_here = step in _ffrecord.list_steps(place, timeout_s)
             attempt, damage = _damage_at(place, step, timeout_s) if is_here else ("", [])
-        except OSError as error:
+        except (OSError, ValueError) as error:
             told.append(f"{place} cannot be verified: {error}")
             continue
         is_there |= is_here
