@@ -233,10 +233,8 @@ class _Ready:
 
     rank, size, timeout_s = 0, 3, 60.0
 
-    def __init__(self) -> None:
-        self.store = dist.HashStore()
-        for number in (1, 2):
-            self.store.set(f"sender {number} to 0", str(number))
+    def senders(self) -> list[int]:
+        return [1, 2]
 
     def from_rank(self, rank: int) -> "_Ready":
         assert rank in (1, 2)
