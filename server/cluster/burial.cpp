@@ -41,8 +41,10 @@ Flags Burial::OnAskBuried(TimePoint now, const View& view, const AskBuried& ques
   const auto& unnamed = Unnamed(view);
   for (const std::string& key : question.keys) {
     const Tombstone* const found = view.tombstones.Find(key);
-    flags.push_back(found != nullptr && view.MayConclude(now) &&
-                    Left(view, *found, unnamed).empty() && !IsInMotion(moving, *found));
+    // Until the grace is over it tells what has come of an attempt, also if nothing was dropped.
+    flags.push_back(found != nullptr && now - found->seen >= found->record.grace &&
+                    view.MayConclude(now) && Left(view, *found, unnamed).empty() &&
+                    !IsInMotion(moving, *found));
   }
   return flags;
 }

@@ -26,7 +26,7 @@ class Burial {
   };
   explicit Burial(const Options& options) : options_(options) {}
 
-  // For each tombstone, whether it is known and nothing of it is left here.
+  // For each tombstone, whether it is known, its grace is over, and nothing of it is left here.
   Flags OnAskBuried(TimePoint now, const View& view, const AskBuried& question) const;
   // Extents that neither a name, nor an upload, nor a tombstone explains.
   std::vector<ExtentId> Unexplained(const View& view) const;

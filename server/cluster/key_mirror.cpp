@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace ffrecord::server::cluster {
+namespace {
+
+// A page of names that hold their manifests has about a megabyte.
+constexpr std::uint32_t kPageSize = 256;
+
+}  // namespace
 
 const MetaStore::KeyValue* KeyMirror::Find(std::string_view key) const {
   const auto found = entries_.find(key);
@@ -17,6 +23,7 @@ void KeyMirror::Step(TimePoint now, Outbox& out) {
     return;
   }
   MetaStore::ListRequest request;
+  request.limit = kPageSize;
   request.revision = listed_revision_;
   if (!listed_.empty()) request.after = listed_.rbegin()->first;
   call_ = out.Ask(std::move(request), now + options_.patience);

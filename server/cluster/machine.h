@@ -70,7 +70,8 @@ struct AskHeard {
   std::string node;
   std::vector<std::uint64_t> uploads;
 };
-// For each tombstone, by its key, whether the node knows it and has nothing left of it.
+// For each tombstone, by its key, whether the node knows it, has waited for its grace, and has
+// nothing left of it.
 struct AskBuried {
   std::string node;
   std::vector<std::string> keys;

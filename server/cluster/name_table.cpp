@@ -78,13 +78,24 @@ void NameTable::Update(const std::set<std::string>& keys, const KeyMirror& mirro
     auto record = DatasetRecord::Decode(entry->value);
     if (!record) name.lost_since = TimePoint{};  // Before all times.
     if (record) name.record = std::move(record).value();
+    TakeOwnManifest(name);
     // A record that cannot be read stays missing: nothing is dropped while it is there.
-    missing_.insert(*text);
+    if (!name.manifest) missing_.insert(*text);
     Refer(name, true);
     names_.emplace(*text, std::move(name));
   }
   CountReplicas();
   if (!missing_.empty()) next_ = {};
+}
+
+// One that its record holds. Damaged, it is lost at once: no node has another.
+void NameTable::TakeOwnManifest(Name& name) {
+  if (!name.record.manifest) return;
+  auto manifest = DecodeDatasetManifest(*name.record.manifest);
+  if (manifest)
+    name.manifest = std::make_shared<const DatasetManifest>(std::move(manifest).value());
+  else
+    name.lost_since = TimePoint{};
 }
 
 void NameTable::Remove(const std::string& name) {

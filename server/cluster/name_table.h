@@ -26,9 +26,9 @@ struct HashId {
 };
 
 // All that is published, with the manifests: which extents the cluster has to keep, how many
-// replicas of each, and in which stripes. Manifests lie in extents themselves, and are fetched from
-// the nodes that have them. Extents that have an origin are none of its business: nobody has to
-// keep them.
+// replicas of each, and in which stripes. Large manifests lie in extents themselves, and are
+// fetched from the nodes that have them. Extents that have an origin are none of its business:
+// nobody has to keep them.
 //
 // While a manifest is not known, IsComplete() is false, and nobody may conclude from the table that
 // an extent is not wanted.
@@ -78,6 +78,7 @@ class NameTable {
   TimePoint wake() const { return missing_.empty() ? TimePoint::max() : next_; }
 
  private:
+  static void TakeOwnManifest(Name& name);
   void Remove(const std::string& name);
   void Refer(const Name& name, bool is_new);
   void ReferToFiles(const Name& name, bool is_new);

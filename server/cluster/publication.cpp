@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -47,6 +48,12 @@ std::optional<Source> FindOther(const DatasetManifest& manifest, Sources& source
       if (found != sources.end() && !found->second.IsSame(source)) return found->second;
     }
   return std::nullopt;
+}
+
+// So that nothing is published or removed between what the view shows and the commit.
+void CompareGeneration(const View& view, std::map<std::string, std::uint64_t>& compares) {
+  const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
+  compares[std::string(kGenerationKey)] = generation == nullptr ? 0 : generation->mod_revision;
 }
 
 }  // namespace
@@ -227,7 +234,11 @@ void Publication::Prepare(TimePoint now, const View& view, Outbox& out) {
   if (!CheckExtents(view)) return Step(now, view, out);
   body_ = {{id, request_.manifest.size(), Xxh3(request_.manifest)}, {}, {}};
   unstored_.clear();
-  phase_ = Phase::kRecord;
+  // One that began as a large one, below the level, may have stored its manifest: it ends as such.
+  is_small_ = request_.manifest.size() <= DatasetRecord::kOwnManifestSizeMax &&
+              LevelIn(view.mirror.Find(kLevelKey)) >= kOwnManifestLevel &&
+              view.mirror.Find(UploadKey(request_.attempt)) == nullptr;
+  phase_ = is_small_ ? Phase::kHolders : Phase::kRecord;
   Step(now, view, out);
 }
 
@@ -432,6 +443,8 @@ bool Publication::AddRemoval(const View& view, MetaStore::Commit& commit) {
   const NameTable::Name* const old = view.names.Find(request_.name);
   if (old == nullptr) return true;
   std::vector<ExtentId> last;
+  // So that it is known what has come of the attempt (RevisionBefore).
+  if (old->record.manifest) last.push_back(BodyExtentOf(old->record.attempt));
   // Without its manifest nobody knows what it refers to: its extents stay, and are reported. But it
   // is on record that it was removed, for those who have known it.
   if (!old->manifest && request_.mode == Mode::kRemove) {
@@ -440,9 +453,8 @@ bool Publication::AddRemoval(const View& view, MetaStore::Commit& commit) {
     return true;
   }
   // The extents that only this name refers to are those of now: no publication may come between.
-  const MetaStore::KeyValue* const generation = view.mirror.Find(kGenerationKey);
   if (!old->manifest || !view.names.IsComplete()) return false;
-  compares_[std::string(kGenerationKey)] = generation == nullptr ? 0 : generation->mod_revision;
+  CompareGeneration(view, compares_);
 
   std::map<ExtentId, std::uint32_t> own;
   ForEachHeldExtent(*old->manifest, [&](const ManifestExtent& extent) { ++own[extent.id]; });
@@ -480,11 +492,18 @@ void Publication::Commit(TimePoint now, const View& view, Outbox& out) {
     record.replicas = request_.replicas;
     record.size_bytes = manifest_->size_bytes();
     record.file_count = manifest_->files.size();
-    record.body = {body_.extent};
-    commit.puts.push_back({key, record.Encode()});
-    // An attempt has its effect once: later ones find this key gone, or another.
     const std::string own = UploadKey(request_.attempt);
-    commit.deletes.push_back(own);
+    if (is_small_) {
+      record.manifest = std::make_shared<const Body>(request_.manifest);
+      compares_[own] = 0;
+    } else {
+      record.body = {body_.extent};
+      commit.deletes.push_back(own);
+    }
+    commit.puts.push_back({key, record.Encode()});
+    // An attempt has its effect once: later ones find an upload put anew; or, if they rest on none,
+    // another generation.
+    if (uploads_.empty()) CompareGeneration(view, compares_);
     // Whatever else rests on the same uploads has to look again: it may share extents with this.
     for (const std::string& upload : uploads_)
       if (upload != own) commit.puts.push_back({upload, {}});

@@ -21,7 +21,8 @@ namespace ffrecord::server::cluster {
 // domains; the client's word is not taken for it. Then one commit makes the manifest visible, under
 // the condition that nothing has changed on which that rests: the upload is still open, the names
 // whose extents it uses still stand, the bytes that it takes of a quota are still left. A commit
-// whose answer was lost is looked up by its attempt.
+// whose answer was lost is looked up by its attempt. A manifest that is too large for the record of
+// its name is stored at nodes before.
 //
 // While the manifest of any name is not known, it waits: for what that name refers to is not known.
 // Only a name whose own manifest is not known can be removed then: its extents stay, and its
@@ -160,8 +161,9 @@ class Publication {
   TimePoint next_{};
   std::string waits_for_;  // Until then. For people.
   std::optional<DatasetManifest> manifest_;
-  std::string doubted_;  // The key of an upload that the mirror does not show,
-  std::string doubt_;    // and the refusal if the store does not have it either.
+  bool is_small_ = false;  // Its name is to hold the manifest: the commit is all that it writes.
+  std::string doubted_;    // The key of an upload that the mirror does not show,
+  std::string doubt_;      // and the refusal if the store does not have it either.
   std::map<ExtentId, Sought> sought_;
   std::map<ExtentId, StripePlace> places_;  // With an erasure code.
   std::map<std::string, std::string>

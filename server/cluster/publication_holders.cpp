@@ -75,7 +75,7 @@ void Publication::AskHolders(TimePoint now, const View& view, Outbox& out) {
   AskNodes(now, std::move(questions), out);
   if (!questions_.empty()) return;
   if (!CheckStripes(now, view, out)) return;
-  phase_ = Phase::kBody;
+  phase_ = is_small_ ? Phase::kCommit : Phase::kBody;
   next_ = now;
   Step(now, view, out);
 }

@@ -175,6 +175,15 @@ Result<WaitingRecord> WaitingRecord::Decode(std::span<const std::byte> bytes) {
   return record;
 }
 
+bool DatasetRecord::operator==(const DatasetRecord& other) const {
+  const auto numbers = [](const DatasetRecord& of) {
+    return std::tie(of.attempt, of.replicas, of.size_bytes, of.file_count, of.body);
+  };
+  const bool has_equal =
+      manifest == other.manifest || (manifest && other.manifest && *manifest == *other.manifest);
+  return numbers(*this) == numbers(other) && has_equal;
+}
+
 std::vector<std::byte> DatasetRecord::Encode() const {
   ByteWriter writer = Begin();
   writer.Put(attempt);
@@ -187,6 +196,7 @@ std::vector<std::byte> DatasetRecord::Encode() const {
     writer.Put(extent.size_bytes);
     writer.Put(extent.xxh3);
   }
+  if (manifest) writer.PutBytes(*manifest);
   return std::move(writer).Take();
 }
 
@@ -207,6 +217,10 @@ Result<DatasetRecord> DatasetRecord::Decode(std::span<const std::byte> bytes) {
     extent.xxh3 = reader.Take<std::uint64_t>();
     if (extent.size_bytes > DatasetManifest::kEncodedSizeMax) return Corrupt("a name");
     body_size += extent.size_bytes;
+  }
+  if (record.body.empty() && reader.ok() && reader.remaining() > 0) {
+    const auto own = reader.TakeBytes(reader.remaining());
+    record.manifest = std::make_shared<const std::vector<std::byte>>(own.begin(), own.end());
   }
   if (!is_known || !reader.AtEnd() || record.replicas == 0 ||
       record.replicas > SlotMap::kRowSizeMax || body_size > DatasetManifest::kEncodedSizeMax)

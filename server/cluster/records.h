@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -46,10 +47,12 @@ inline constexpr std::string_view kLevelKey = "level";            // LevelRecord
 // The level of metadata, messages and files of a cluster that this program understands. A program
 // that writes anything that an earlier one would misread has a higher one, and writes that only
 // once the cluster's level says that all nodes understand it. Level 2: manifests with origins.
-// Level 3: with replicas, or an erasure code, of their own.
-inline constexpr std::uint32_t kFeatureLevel = 3;
+// Level 3: with replicas, or an erasure code, of their own. Level 4: names that hold their manifest
+// themselves.
+inline constexpr std::uint32_t kFeatureLevel = 4;
 inline constexpr std::uint32_t kOriginLevel = 2;
 inline constexpr std::uint32_t kDurabilityLevel = 3;
+inline constexpr std::uint32_t kOwnManifestLevel = 4;
 
 std::string Key(std::string_view kind, std::string_view name);
 std::string UploadKey(std::uint64_t upload);
@@ -120,20 +123,25 @@ std::uint32_t LevelIn(const MetaStore::KeyValue* key);
 // Why a program that knows `known` takes no part in a cluster of a higher `level`. For people.
 std::string ExplainLevel(std::uint32_t level, std::uint32_t known);
 
-// A published name.
+// A published name. Its manifest lies in it if that is small, and else in extents of its own.
 struct DatasetRecord {
+  // All nodes, and the store, have every record in memory.
+  static constexpr std::size_t kOwnManifestSizeMax = 4096;
+
   std::uint64_t attempt = 0;  // That published it.
   std::uint8_t replicas = 1;  // Durability rN: 1 to SlotMap::kRowSizeMax.
   std::uint64_t size_bytes = 0;
   std::uint64_t file_count = 0;
-  std::vector<ManifestExtent> body;  // Extents that together hold the encoded manifest.
+  std::vector<ManifestExtent> body;  // Extents that together hold the encoded manifest. Empty:
+  std::shared_ptr<const std::vector<std::byte>> manifest = {};  // This holds it.
 
-  bool operator==(const DatasetRecord&) const = default;
+  bool operator==(const DatasetRecord& other) const;
   std::vector<std::byte> Encode() const;
   static Result<DatasetRecord> Decode(std::span<const std::byte> bytes);
 };
 
 // The first extent of the manifest that an attempt publishes: of an upload called like the attempt.
+// Where the name holds the manifest there is no such extent, and tombstones name it all the same.
 ExtentId BodyExtentOf(std::uint64_t attempt);
 
 // Bytes of what is left of a prefix's quota; quota_shares.h.

@@ -28,7 +28,7 @@ NameTable::Wanted Simulation::WantedOf(const ExtentId& id) const {
     wanted.extent = extent->second;
     ++wanted.name_count;
     const auto place = truth.places.find(id);
-    const bool is_body = truth.record.body.front().id == id;
+    const bool is_body = !truth.record.body.empty() && truth.record.body.front().id == id;
     if (place != truth.places.end())
       wanted.stripes.push_back(place->second);
     else

@@ -157,7 +157,7 @@ void Simulation::WriteKnown(Node& node, const ManifestExtent& extent, const Done
     On(node, [this, &node, extent, end] {
       const auto& names = node.machine->view().names.names();
       const auto name = std::ranges::find_if(names, [&](const auto& entry) {
-        return entry.second.manifest && entry.second.record.body.front() == extent;
+        return entry.second.manifest && entry.second.record.body == std::vector{extent};
       });
       if (name == names.end()) return end(Error{ErrorCode::kNotFound, "no such name"});
       const auto old = node.disk.replicas.find(extent.id);

@@ -32,6 +32,7 @@ Simulation::Simulation(const Options& options)
   stalls_ = Chance(0.4) ? 0.0 : 0.001 * static_cast<double>(Random(80));
   provocations_ = Chance(0.4) ? 0.0 : 0.001 * static_cast<double>(Random(60));
   (void)state_.TryCommit({{}, {{std::string(kClusterKey), std::vector<std::byte>(16)}}, {}}, now_);
+  PlanLevel();
   for (int i = 1; i <= options.node_count; ++i) {
     auto node = std::make_unique<Node>();
     node->id = "n" + std::to_string(i);
@@ -39,6 +40,17 @@ Simulation::Simulation(const Options& options)
   }
   for (int i = 0; i < options.client_count; ++i)
     clients_.push_back(std::make_unique<SimClient>(*this, i));
+}
+
+// Without a draw, so that seeds keep their runs: the cluster begins at this level, is raised to it,
+// or stays below.
+void Simulation::PlanLevel() {
+  const auto raise = [this] {
+    (void)state_.TryCommit(
+        {{}, {{std::string(kLevelKey), LevelRecord{kFeatureLevel}.Encode()}}, {}}, now_);
+  };
+  if (options_.seed % 3 == 1) raise();
+  if (options_.seed % 3 == 2) At(seconds(20), raise);
 }
 
 void Simulation::AddNode(std::unique_ptr<Node> node) {
@@ -188,6 +200,7 @@ void Simulation::Start(Node& node) {
   ClusterNode::Options options;
   options.lease.node = node.id;
   options.lease.record.epoch = random_();
+  options.lease.record.level = kFeatureLevel;
   node.owner = node.id + " " + Hex(options.lease.record.epoch);
   options.lease.ttl = kLeaseTime;
   options.leader.row_size = 3;

@@ -87,6 +87,7 @@ class Simulation {
   Duration Between(std::int64_t from_ms, std::int64_t to_ms);
 
   // --- Nodes
+  void PlanLevel();
   void AddNode(std::unique_ptr<Node> node);
   void Start(Node& node);
   void Crash(Node& node);

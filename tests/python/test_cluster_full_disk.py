@@ -53,6 +53,10 @@ def test_a_disk_that_was_full_takes_data_and_names_again(tmp_path: Path, small_d
     with ffrecord.Writer(records, {"x": "i64", "body": "bytes"}) as writer:
         for number in range(200):
             writer.write({"x": number, "body": bytes(10_000)})
+    many = [tmp_path / f"small-{number:03}.ffr" for number in range(100)]
+    for small in many:
+        with ffrecord.Writer(small, {"x": "i64"}) as writer:
+            writer.write({"x": 1})
     with cluster_in(tmp_path / "cluster") as cluster:
         ffrecord.publish([records], f"{cluster.address}/before")
 
@@ -64,9 +68,9 @@ def test_a_disk_that_was_full_takes_data_and_names_again(tmp_path: Path, small_d
         with pytest.raises(OSError, match=f"the disk of {small_disk}/extents has room") as refused:
             ffrecord.publish([records], f"{cluster.address}/after", timeout_s=3)
         assert refused.value.errno == errno.ENOSPC
-        # A list of files has two places, and there is one that is up and has room.
+        # A long list of files has two places, and there is one that is up and has room.
         with pytest.raises(OSError, match="its list of files could be stored in 1 of 2") as refused:
-            ffrecord.publish([records], f"{cluster.address}/one", durability="r1")
+            ffrecord.publish(many, f"{cluster.address}/one", durability="r1")
         assert refused.value.errno == errno.ENOSPC
         assert str(small_disk) in str(refused.value)
         for name in ("before", "meanwhile"):

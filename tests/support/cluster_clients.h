@@ -18,6 +18,7 @@
 #include "libffrecord/net/protocol/storage_messages.h"
 #include "libffrecord/net/rpc/channel.h"
 #include "libffrecord/net/transport/tls/tls.h"
+#include "server/cluster/records.h"
 #include "server/service/cluster/peer_calls.h"
 
 // A client of a cluster, by hand: what the library does for users, in its simplest form.
@@ -194,6 +195,14 @@ inline std::vector<ManifestExtent> ExtentsOf(const DatasetManifest& manifest) {
   for (const ManifestFile& file : manifest.files)
     extents.insert(extents.end(), file.extents.begin(), file.extents.end());
   return extents;
+}
+
+// Adds empty files, until the manifest is too large for the record of its name.
+inline void MakeLarge(DatasetManifest& manifest) {
+  while (EncodeDatasetManifest(manifest).value().size() <=
+         server::cluster::DatasetRecord::kOwnManifestSizeMax)
+    manifest.files.push_back(
+        {"empty-" + std::to_string(manifest.files.size()) + std::string(500, '-'), 0, {}});
 }
 
 // So many extents of a size, of random bytes.

@@ -98,6 +98,7 @@ class OneNode {
     server::cluster::ClusterNode::Options options;
     options.lease.node = "n1";
     options.lease.record.epoch = ++epoch_;
+    options.lease.record.level = server::cluster::kFeatureLevel;
     options.leader.upload_grace = std::chrono::seconds(60);
     options.replication.batch_max = batch_max_;
     options.leader.approves_members = approves_members_;

@@ -39,8 +39,10 @@ std::optional<ClusterState::Name> DecodeName(std::span<const std::byte> bytes) {
   auto record = cluster::DatasetRecord::Decode(reader.TakeBytes(reader.Take<std::uint32_t>()));
   if (!reader.ok() || !record) return std::nullopt;
   name.record = std::move(record).value();
-  if (reader.remaining() == 0) return name;  // Its manifest was not known yet.
-  auto manifest = DecodeDatasetManifest(reader.TakeBytes(reader.remaining()));
+  const auto own = name.record.manifest ? std::span(*name.record.manifest)
+                                        : reader.TakeBytes(reader.remaining());
+  if (own.empty()) return name;  // Its manifest was not known yet.
+  auto manifest = DecodeDatasetManifest(own);
   if (!manifest) return std::nullopt;
   name.manifest = std::make_shared<const DatasetManifest>(std::move(manifest).value());
   return name;
@@ -82,7 +84,8 @@ Result<std::optional<std::vector<std::byte>>> Unsaved(const ClusterState::Name* 
   if (is_saved && (!name.manifest || saved->manifest))
     return std::optional<std::vector<std::byte>>();
   std::vector<std::byte> manifest;
-  if (name.manifest) manifest = FFR_TRY(EncodeDatasetManifest(*name.manifest));
+  if (name.manifest && !name.record.manifest)
+    manifest = FFR_TRY(EncodeDatasetManifest(*name.manifest));
   return std::optional(EncodeName(name, manifest));
 }
 

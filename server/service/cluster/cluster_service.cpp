@@ -53,7 +53,6 @@ ClusterService::ClusterService(const Options& options, std::shared_ptr<MetaStore
                 if (options_.on_name) options_.on_name(before.get(), after.get());
               }}),
       keeper_(std::move(known.cache), options.node, [inbox = inbox_] { inbox->Post([] {}); }),
-      sweepers_(extents_, [this](TaskThreads::Task task) { keeper_.Post(std::move(task)); }),
       peers_(
           PeerDialer(options.node, options.token_keys, options.tls),
           [this](const std::string& node) {
@@ -82,7 +81,7 @@ ClusterService::ClusterService(const Options& options, std::shared_ptr<MetaStore
                   ? nullptr
                   : std::make_unique<AdoptionDriver>(options_, *adoption_, machines_, clients_,
                                                      extents_, keeper_)),
-      loop_({machines_, shown_, keeper_, sweepers_, extents_, peers_, metadata_, driver_.get()},
+      loop_({machines_, shown_, keeper_, extents_, peers_, metadata_, driver_.get()},
             options.upload_grace) {
   if (adoption_ != nullptr) {
     extents_.Keep(adoption_->extents());
@@ -119,7 +118,6 @@ void ClusterService::Stop() {
   stripe_reads_.Stop();
   peers_.Stop();
   keeper_.Stop();
-  sweepers_.Stop();
   carrier_.Leave(machines_.view().lease.lease());
   // The store answers all waiting calls as it ends: their callers must still be there.
   store_.reset();

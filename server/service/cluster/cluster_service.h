@@ -25,7 +25,6 @@
 #include "server/service/cluster/cluster_state.h"
 #include "server/service/cluster/extent_holders.h"
 #include "server/service/cluster/extent_mover.h"
-#include "server/service/cluster/extent_sweepers.h"
 #include "server/service/cluster/metadata_desk.h"
 #include "server/service/cluster/node_extents.h"
 #include "server/service/cluster/node_loop.h"
@@ -150,7 +149,6 @@ class ClusterService {
   const std::shared_ptr<ServiceInbox> inbox_ = std::make_shared<ServiceInbox>();
   ShownState shown_;
   StateKeeper keeper_;
-  ExtentSweepers sweepers_;
   Peers peers_;
   StripeDoctor doctor_;
   StripeReads stripe_reads_;

@@ -117,8 +117,17 @@ void NodeExtents::Drop(const ExtentId& id) {
 }
 
 // A failure is one of the disk, which knows of it.
-void NodeExtents::Sweep(const Disk* disk, const std::function<bool()>& may_go_on) {
-  store_.Release(dropped_.Sweep(disk, may_go_on).ids);
+std::size_t NodeExtents::Collect(const Disk* disk) {
+  if (trust_ == Trust::kNot || !has_dropped()) return 0;
+  if (trust_ == Trust::kFrozen) {
+    const std::unique_lock lock(sweeping_, std::try_to_lock);
+    if (lock) dropped_.TakeBack();  // Else at the next call: not beside those that sweep.
+    return 0;
+  }
+  const std::shared_lock lock(sweeping_);
+  const auto gone = dropped_.Sweep(disk, [this] { return trust_ == Trust::kIs; }).ids;
+  store_.Release(gone);
+  return gone.size();
 }
 
 Result<std::vector<std::byte>> NodeExtents::Read(const ManifestExtent& extent) const {

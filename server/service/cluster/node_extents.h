@@ -1,12 +1,14 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <set>
+#include <shared_mutex>
 #include <span>
 #include <utility>
 #include <vector>
@@ -73,16 +75,22 @@ class NodeExtents final : public cluster::LocalExtents {
   void NoteElsewhere(const std::set<ExtentId>& ids);
   bool IsElsewhere(const ExtentId& id) const;
 
-  // From now on the extent is not here, unless it is kept. Its file is removed by Sweep.
+  // From now on the extent is not here, unless it is kept. Its file is removed by Collect().
   void Drop(const ExtentId& id);
   bool has_dropped() const { return !dropped_.empty(); }
+  // Whether the machines trust the metadata, by which they have dropped extents. kNot: at first.
+  enum class Trust : std::uint8_t {
+    kNot,     // Nothing more is removed.
+    kIs,      // Dropped extents go.
+    kFrozen,  // It was put back to an older state: dropped extents are the node's again.
+  };
+  void SetTrust(Trust trust) noexcept { trust_ = trust; }
 
   // These block on the disk.
 
-  // As DroppedExtents::Sweep(), and lets the ids of those that are gone be used again.
-  void Sweep(const Disk* disk, const std::function<bool()>& may_go_on);
-  // As DroppedExtents::TakeBack().
-  void TakeBack() { dropped_.TakeBack(); }
+  // To be called now and then for each disk, and with null: as DroppedExtents::Sweep(), or
+  // TakeBack(), by the trust. Lets the ids of those that are gone be used again; returns how many.
+  std::size_t Collect(const Disk* disk);
   Result<std::vector<std::byte>> Read(const ManifestExtent& extent) const;
   // Requires that the bytes are those of the extent. In place of a replica that is bad, and of a
   // file of its name that is no extent. Does nothing if the extent is here undamaged.
@@ -103,6 +111,8 @@ class NodeExtents final : public cluster::LocalExtents {
   DroppedExtents dropped_;
   std::vector<ExtentId> kept_;
   Counter healed_;
+  std::atomic<Trust> trust_{Trust::kNot};
+  std::shared_mutex sweeping_;  // Shared by those who sweep, each of whom may wait for a disk.
   mutable std::mutex mutex_;
   std::map<std::uint64_t, cluster::TimePoint> heard_;
   std::multiset<ExtentId> coming_;

@@ -39,6 +39,7 @@ void NodeLoop::Run() {
     for (const auto& message : messages) message();
     Step(Clock::now());
   }
+  rooms_.extents.SetTrust(NodeExtents::Trust::kNot);  // Nobody tells it any more.
   AnswerAll();
 }
 
@@ -61,7 +62,10 @@ void NodeLoop::StepNode(TimePoint now) {
   NodeMachines& machines = rooms_.machines;
   machines.StepNode(now);
   const cluster::Continuity& continuity = machines.view().continuity;
-  rooms_.sweepers.Trust(continuity.is_trusted());
+  using Trust = NodeExtents::Trust;
+  rooms_.extents.SetTrust(continuity.is_frozen()    ? Trust::kFrozen
+                          : continuity.is_trusted() ? Trust::kIs
+                                                    : Trust::kNot);
   const auto shown = rooms_.shown.Refresh(now, machines.node(), machines.enrolment().cluster());
   // While nobody has confirmed the metadata, the disk has what was trusted last.
   if (shown && !continuity.is_frozen()) rooms_.keeper.Save(shown, continuity.mark());
@@ -79,7 +83,6 @@ void NodeLoop::Upkeep(TimePoint now) {
     rooms_.peers.AskRefusedAgain();
   }
   rooms_.keeper.Retry();
-  rooms_.sweepers.Sweep(rooms_.machines.view().continuity.is_frozen());
 }
 
 void NodeLoop::NoteTrouble() {

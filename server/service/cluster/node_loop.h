@@ -5,7 +5,6 @@
 #include <thread>
 
 #include "server/service/cluster/adoption_driver.h"
-#include "server/service/cluster/extent_sweepers.h"
 #include "server/service/cluster/metadata_desk.h"
 #include "server/service/cluster/node_extents.h"
 #include "server/service/cluster/node_machines.h"
@@ -27,7 +26,6 @@ class NodeLoop {
     NodeMachines& machines;
     ShownState& shown;
     StateKeeper& keeper;
-    ExtentSweepers& sweepers;
     NodeExtents& extents;
     Peers& peers;
     MetadataDesk& metadata;

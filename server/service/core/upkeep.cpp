@@ -111,8 +111,12 @@ void Upkeep::AddChores() {
   for (const auto& disk : parts_.extents->disks())
     AddChore(parts_.jobs->AddUpkeep(), [this, &disk = *disk]() -> Result<std::uint64_t> {
       LookForRoom(disk);
-      if (!parts_.catalog) return 0;
+      if (parts_.cluster) return parts_.cluster->extents().Collect(&disk);
       return parts_.catalog->UnlinkOn(disk);
+    });
+  if (parts_.cluster)
+    AddChore(parts_.jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
+      return parts_.cluster->extents().Collect(nullptr);
     });
   AddChore(parts_.jobs->AddUpkeep(), [this]() -> Result<std::uint64_t> {
     parts_.home_disk->Look();

@@ -87,10 +87,10 @@ TEST_F(ErasureTest, EachMemberLiesOnANodeOfItsOwnAndIsReadFromThere) {
   EXPECT_TRUE(Eventually([&] { return IsInPlace("a"); }));
   EXPECT_EQ(FaultOf("a"), "");
   EXPECT_EQ(SumOf("ffrecord_cluster_brought_total"), 0U);
-  // The list of files has three replicas.
+  // And nothing else: the name holds the list of files.
   std::size_t held = 0;
   for (const Node& node : nodes_) held += ExtentsOf(node).size();
-  EXPECT_EQ(held, 18U + 3U);
+  EXPECT_EQ(held, 18U);
 }
 
 TEST_F(ErasureTest, AnyTwoNodesMayBeAwayAndWhatWasReadMeanwhileIsDroppedAfterwards) {

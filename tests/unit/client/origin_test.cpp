@@ -43,12 +43,7 @@ TEST_F(OriginTest, FilesOfASharedFolderAreFetchedOnceEachByTheNodesOfTheirSlots)
 
   EXPECT_EQ(CachedCount(), kFileCount);
   for (const Node& node : nodes_) EXPECT_LT(CachedOn(node), kFileCount);
-  // The list of files alone has replicas.
-  EXPECT_TRUE(Eventually([&] {
-    std::size_t held = 0;
-    for (const Node& node : nodes_) held += ExtentsOf(node).size();
-    return held == 2;
-  }));
+  for (const Node& node : nodes_) EXPECT_TRUE(ExtentsOf(node).empty());
   Hide();
   EXPECT_EQ(FaultOf("a"), "");
   Show();

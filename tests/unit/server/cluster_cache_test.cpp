@@ -65,6 +65,21 @@ class ClusterCacheTest : public testing::Test {
   std::map<std::string, ClusterState::Name> names_;
 };
 
+TEST_F(ClusterCacheTest, AManifestThatItsNameHoldsIsSavedOnce) {
+  const ClusterState::Name name = NameOf(1, 10);
+  ClusterState::Name own = name;
+  const auto bytes = EncodeDatasetManifest(*name.manifest).value();
+  own.record.body.clear();
+  own.record.manifest = std::make_shared<const std::vector<std::byte>>(bytes);
+  names_ = {{"extents", name}, {"own", own}};
+  Save();
+  ExpectSame(Load());
+  const auto size_of = [this](const std::string& key) {
+    return store_->Get("cluster/names/" + key).value()->value.size();
+  };
+  EXPECT_EQ(size_of("own"), size_of("extents") - 32);  // Of the extent that it does not have.
+}
+
 TEST_F(ClusterCacheTest, ANodeThatWasNeverOfAClusterKnowsNothing) {
   EXPECT_EQ(cache_.ReadId().value(), std::nullopt);
   EXPECT_EQ(cache_.ReadMark().value(), cluster::HistoryMark());

@@ -220,8 +220,9 @@ TEST_F(ClusterRestoreTest, WhatWasDroppedAndIsStillThereComesBackWithItsName) {
 
 // Clients ask another node after ten seconds.
 TEST_F(ClusterRestoreTest, APublicationSaysInTimeWhoseListOfFilesIsMissing) {
-  const auto manifest = Client().Upload(SomeExtents(1, 1'000));
+  auto manifest = Client().Upload(SomeExtents(1, 1'000));
   ASSERT_TRUE(manifest) << manifest.error().message;
+  test::MakeLarge(manifest.value());
   ASSERT_TRUE(Client().Publish(AddressOf(0), "train/a", manifest.value()));
   Snapshot();
   ASSERT_TRUE(Client().Remove(AddressOf(0), "train/a"));

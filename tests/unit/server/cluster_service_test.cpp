@@ -96,7 +96,7 @@ TEST_F(ClusterServiceTest, TheSameAttemptHasOneEffect) {
   EXPECT_EQ(first.value(), again.value());
 }
 
-// One of two commits loses, for both compare the generation: it stores its manifest once more.
+// One of two commits loses, for both compare the generation: it looks again, and commits once more.
 TEST_F(ClusterServiceTest, NamesThatAreReplacedAtTheSameTimeAreAllReplaced) {
   StartNodes(2);
   const auto manifest = Client().Upload(SomeExtents(1, 10'000));
@@ -379,8 +379,9 @@ TEST_F(ClusterServiceTest, AStoreThatWasMadeAnewIsNotTakenForTheOldOne) {
 
 TEST_F(ClusterServiceTest, AManifestThatNoDiskHasIsRestoredByWhoeverKnowsIt) {
   StartNodes(3);
-  const auto manifest = Client().Upload(SomeExtents(4, 10'000));
+  auto manifest = Client().Upload(SomeExtents(4, 10'000));
   ASSERT_TRUE(manifest) << manifest.error().message;
+  test::MakeLarge(manifest.value());
   ASSERT_TRUE(Client().Publish(AddressOf(nodes_[0]), "train/a", manifest.value()));
   for (const Node& node : nodes_) ASSERT_TRUE(Client().Resolve(AddressOf(node), "train/a"));
   const auto is_of_manifest = [](const std::filesystem::path& path) {

@@ -30,6 +30,8 @@ using namespace std::chrono_literals;
 
 class NodeExtentsTest : public testing::Test {
  protected:
+  using Trust = NodeExtents::Trust;
+
   void SetUp() override { Start(); }
   // As the daemon does: what is on the disk is looked at.
   void Start() {
@@ -39,10 +41,11 @@ class NodeExtentsTest : public testing::Test {
     ASSERT_TRUE(store) << store.error().message;
     store_ = std::move(store).value();
     extents_ = std::make_unique<NodeExtents>(*store_);
+    extents_->SetTrust(Trust::kIs);
   }
   fs::path path() const { return folder_ / "extents" / ExtentPath(extent_.id); }
   void Sweep() {
-    for (const auto& disk : store_->disks()) extents_->Sweep(disk.get(), [] { return true; });
+    for (const auto& disk : store_->disks()) extents_->Collect(disk.get());
   }
   Result<void> Write() { return extents_->Write(extent_, test::AsBytes(text_)); }
   // The byte is of the data, or from `text_.size()` on of the trailer.
@@ -215,6 +218,35 @@ TEST_F(NodeExtentsTest, WhatIsDroppedIsNotThereAndGoesOnceNobodyReadsIt) {
   EXPECT_TRUE(again) << again.error().message;
   Sweep();
   ExpectWhole();
+}
+
+TEST_F(NodeExtentsTest, NothingGoesWhileTheMetadataIsNotTrusted) {
+  ASSERT_TRUE(Write());
+  extents_->SetTrust(Trust::kNot);
+  extents_->Drop(extent_.id);
+  Sweep();
+  EXPECT_TRUE(extents_->has_dropped());
+  EXPECT_TRUE(fs::exists(path()));
+  extents_->SetTrust(Trust::kIs);
+  Sweep();
+  EXPECT_FALSE(extents_->has_dropped());
+  EXPECT_FALSE(fs::exists(path()));
+}
+
+TEST_F(NodeExtentsTest, WhatWasDroppedIsTheNodesAgainWhereTheMetadataIsFrozen) {
+  ASSERT_TRUE(Write());
+  extents_->Drop(extent_.id);
+  extents_->SetTrust(Trust::kFrozen);
+  Sweep();
+  EXPECT_FALSE(extents_->has_dropped());
+  ExpectWhole();
+
+  extents_->SetTrust(Trust::kIs);  // What is dropped after that goes.
+  Sweep();
+  ExpectWhole();
+  extents_->Drop(extent_.id);
+  Sweep();
+  EXPECT_FALSE(fs::exists(path()));
 }
 
 // By a process that was killed before it had synced the folder: a power cut would bring it back.
