@@ -33,10 +33,6 @@ namespace {
 constexpr std::size_t kOperationsMax = 65'536;
 // Smaller arrays are not what is tuned for.
 constexpr std::uint64_t kTunedSizeMin = 64 << 10;
-// A step of the ring has so many pieces, unless they become too small to be worth it: one is on the
-// wire while another is checked and added.
-constexpr std::uint64_t kPiecesOfStep = 4;
-constexpr std::uint64_t kPieceSizeMin = 64 << 10;
 
 Error Refused(const std::string& what) { return {ErrorCode::kInvalidArgument, what}; }
 
@@ -311,12 +307,9 @@ Algorithm CollectiveEngine::Impl::AlgorithmFor(Collective collective, std::uint6
 
 std::uint64_t CollectiveEngine::Impl::ChunkSizeLocked(const Plan& plan, ReduceType type) const {
   const std::uint64_t chunk_size_bytes = ChunkSizeLocked();
-  if (tuning.chunk_size_bytes != 0 || plan.algorithm != Algorithm::kRing ||
-      plan.collective == Collective::kBroadcast)
-    return chunk_size_bytes;
-  const std::uint64_t step_size_bytes = plan.count * SizeOf(type) / world_size;
-  return std::clamp(step_size_bytes / kPiecesOfStep, std::min(kPieceSizeMin, chunk_size_bytes),
-                    chunk_size_bytes);
+  return tuning.chunk_size_bytes != 0
+             ? chunk_size_bytes
+             : ChunkSizeFor(plan, SizeOf(type), world_size, chunk_size_bytes);
 }
 
 Result<CollectiveEngine::Token> CollectiveEngine::Impl::Submit(const Plan& plan, void* data,
@@ -358,14 +351,25 @@ void CollectiveEngine::Impl::QueueLocked(Token token, const Plan& plan, void* da
 }
 
 Result<void> CollectiveEngine::Wait(Token token) {
+  while (!FFR_TRY(WaitFor(token, std::chrono::hours(1)))) {
+  }
+  return {};
+}
+
+Result<bool> CollectiveEngine::WaitFor(Token token, std::chrono::milliseconds limit) {
   impl_->AssertNotForked();
+  const auto deadline = net::Clock::now() + limit;
   std::unique_lock lock(impl_->mutex);
-  for (;;) {
-    if (auto completion = impl_->outcomes.Take(token)) return std::move(completion->outcome);
+  for (bool is_late = false;;) {
+    if (auto completion = impl_->outcomes.Take(token)) {
+      FFR_TRY(std::move(completion->outcome));
+      return true;
+    }
     if (!impl_->outcomes.IsPending(token))
       return Refused("operation " + std::to_string(token) +
                      " was never submitted, or its outcome has been returned already");
-    impl_->ended.wait(lock);
+    if (is_late) return false;
+    is_late = WaitUntil(impl_->ended, lock, deadline) == std::cv_status::timeout;
   }
 }
 
@@ -399,31 +403,14 @@ void CollectiveEngine::Impl::Shutdown() {
   wakeup.Ring();
 }
 
-CollectiveEngine::Stats CollectiveEngine::stats() const noexcept {
-  const ExchangeCounters& counters = impl_->counters;
-  return {counters.bytes_sent.load(std::memory_order_relaxed),
-          counters.bytes_received.load(std::memory_order_relaxed),
-          counters.bytes_shared.load(std::memory_order_relaxed),
-          counters.operations.load(std::memory_order_relaxed),
-          counters.reduce_ns.load(std::memory_order_relaxed),
-          counters.streams_lost.load(std::memory_order_relaxed)};
-}
+CollectiveEngine::Stats CollectiveEngine::stats() const noexcept { return impl_->counters.stats(); }
 
 std::vector<CollectiveEngine::Event> CollectiveEngine::events() const {
   return impl_->counters.events();
 }
 
 Result<void> CollectiveEngine::Tune(const Tuning& tuning) {
-  const Options& options = impl_->options;
-  if (tuning.chunk_size_bytes != 0 && (tuning.chunk_size_bytes < kGroupChunkSizeMin ||
-                                       tuning.chunk_size_bytes > options.chunk_size_bytes))
-    return Refused("chunks of " + std::to_string(tuning.chunk_size_bytes) +
-                   " bytes are not from 64 bytes to the group's " +
-                   std::to_string(options.chunk_size_bytes));
-  if (tuning.algorithm == Algorithm::kHierarchical && impl_->machines.ranks_each() == 0)
-    return Refused("the hierarchical algorithm needs machines with equally many ranks");
-  if (tuning.algorithm == Algorithm::kHalvingDoubling && options.wire == WireType::kF16)
-    return Refused("halving-doubling does not work with fp16");
+  FFR_TRY(CheckTuning(tuning, impl_->options, impl_->machines));
   const std::lock_guard lock(impl_->mutex);
   impl_->tuning = tuning;
   impl_->counters.streams_used.store(tuning.streams, std::memory_order_relaxed);
@@ -499,6 +486,15 @@ Result<CollectiveEngine::Token> CollectiveEngine::Probe(std::int64_t tag) {
   return impl_->OrClosed(token);
 }
 
+Result<void> CollectiveEngine::KeepNext() {
+  FFR_TRY(impl_->OnMessages(1, [&](bool is_open, Messages::Wants&) -> std::optional<Token> {
+    if (is_open) impl_->messages->KeepNext();
+    impl_->wakeup.Ring();
+    return std::nullopt;
+  }));
+  return {};
+}
+
 Result<CollectiveEngine::Token> CollectiveEngine::Impl::OrClosed(std::optional<Token> token) {
   if (token) return *token;
   const std::lock_guard lock(mutex);
@@ -571,13 +567,14 @@ Result<void> CollectiveEngine::Impl::EndPartLocked() {
   return {};
 }
 
-// A receiver that is probed asks for what its sender has begun to send.
+// A receiver that is probed, or keeps the next message, asks for what its sender has begun to send.
 Result<void> CollectiveEngine::Impl::LookForMessages(const Exchange& exchange) {
   const std::lock_guard lock(mutex);
-  if (!messages->has_probes()) return {};
-  if (const Error* const gone = exchange.AllGone()) return *gone;
+  if (!messages->is_looking()) return {};
+  const Error* const gone = exchange.AllGone();
+  if (gone != nullptr && messages->has_probes()) return *gone;
   Messages::Wants wants;
-  if (exchange.IsAwaited()) messages->PeerSends(wants);
+  messages->Look(exchange.IsAwaited(), wants);
   DoLocked(wants);
   return {};
 }

@@ -25,6 +25,11 @@ constexpr double kNextMessage = 0.25;
 // as long as by the ring, of which each wire carries one stream; below 256 KiB it is the quicker.
 constexpr double kChangesPartner = 1.2;
 
+// A step of the ring has so many pieces, unless they become too small to be worth it: one is on the
+// wire while another is checked and added.
+constexpr std::uint64_t kPiecesOfStep = 4;
+constexpr std::uint64_t kPieceSizeMin = 64 << 10;
+
 }  // namespace
 
 double AllReduceCost(Algorithm algorithm, std::uint32_t world_size, std::uint64_t size_bytes,
@@ -124,6 +129,15 @@ Result<GroupCost> MeasureCost(std::uint32_t world_size, std::uint64_t chunk_size
   GroupCost cost{.link = {.latency_s = figures[0], .byte_s = figures[1]}};
   if (has_hierarchy) cost.hierarchy = {.latency_s = figures[2], .byte_s = figures[3]};
   return cost;
+}
+
+std::uint64_t ChunkSizeFor(const Plan& plan, std::uint64_t element_size_bytes,
+                           std::uint32_t world_size, std::uint64_t chunk_size_bytes) {
+  if (plan.algorithm != Algorithm::kRing || plan.collective == Collective::kBroadcast)
+    return chunk_size_bytes;
+  const std::uint64_t step_size_bytes = plan.count * element_size_bytes / world_size;
+  return std::clamp(step_size_bytes / kPiecesOfStep, std::min(kPieceSizeMin, chunk_size_bytes),
+                    chunk_size_bytes);
 }
 
 }  // namespace ffrecord::client

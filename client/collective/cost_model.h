@@ -45,4 +45,8 @@ Algorithm CheapestAllReduce(std::uint32_t world_size, std::uint64_t size_bytes,
 Algorithm CheapestBroadcast(std::uint32_t world_size, std::uint64_t size_bytes,
                             std::uint64_t chunk_size_bytes, const LinkCost& link);
 
+// The chunk size of an operation in a group with `chunk_size_bytes` that nobody has tuned.
+std::uint64_t ChunkSizeFor(const Plan& plan, std::uint64_t element_size_bytes,
+                           std::uint32_t world_size, std::uint64_t chunk_size_bytes);
+
 }  // namespace ffrecord::client

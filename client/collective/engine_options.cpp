@@ -77,4 +77,18 @@ Result<void> CheckOperation(const Plan& plan, const void* data, ReduceType type,
   return {};
 }
 
+Result<void> CheckTuning(const CollectiveEngine::Tuning& tuning,
+                         const CollectiveEngine::Options& options, const Machines& machines) {
+  if (tuning.chunk_size_bytes != 0 && (tuning.chunk_size_bytes < kGroupChunkSizeMin ||
+                                       tuning.chunk_size_bytes > options.chunk_size_bytes))
+    return Refused("chunks of " + std::to_string(tuning.chunk_size_bytes) +
+                   " bytes are not from 64 bytes to the group's " +
+                   std::to_string(options.chunk_size_bytes));
+  if (tuning.algorithm == Algorithm::kHierarchical && machines.ranks_each() == 0)
+    return Refused("the hierarchical algorithm needs machines with equally many ranks");
+  if (tuning.algorithm == Algorithm::kHalvingDoubling && options.wire == WireType::kF16)
+    return Refused("halving-doubling does not work with fp16");
+  return {};
+}
+
 }  // namespace ffrecord::client

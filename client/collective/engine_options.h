@@ -6,6 +6,7 @@
 #include <ffrecord/client/collective.h>
 #include <ffrecord/result.h>
 
+#include "client/collective/machines.h"
 #include "client/collective/schedule.h"
 #include "libffrecord/net/transport/rdma/rdma.h"
 
@@ -21,6 +22,10 @@ Result<void> CheckOptions(std::uint32_t rank, std::uint32_t world_size,
 
 // Fails with kInvalidArgument if a group cannot run it.
 Result<void> CheckOperation(const Plan& plan, const void* data, ReduceType type, ReduceOp op);
+
+// Fails with kInvalidArgument if a group with these options cannot be tuned so.
+Result<void> CheckTuning(const CollectiveEngine::Tuning& tuning,
+                         const CollectiveEngine::Options& options, const Machines& machines);
 
 // The devices that streams go by, each opened; none for TCP.
 Result<std::deque<net::RdmaLinks>> OpenRails(const CollectiveEngine::Options& options);

@@ -7,6 +7,13 @@
 
 namespace ffrecord::client {
 
+CollectiveEngine::Stats ExchangeCounters::stats() const noexcept {
+  return {
+      bytes_sent.load(std::memory_order_relaxed),   bytes_received.load(std::memory_order_relaxed),
+      bytes_shared.load(std::memory_order_relaxed), operations.load(std::memory_order_relaxed),
+      reduce_ns.load(std::memory_order_relaxed),    streams_lost.load(std::memory_order_relaxed)};
+}
+
 void ExchangeCounters::Tell(std::string text) {
   const auto now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
   const std::lock_guard lock(mutex_);

@@ -22,6 +22,8 @@ struct ExchangeCounters {
   std::atomic<std::uint32_t> streams_lost{0};
   std::atomic<std::uint32_t> streams_used{0};  // At most so many to each peer; 0: all.
 
+  CollectiveEngine::Stats stats() const noexcept;
+
   // Adds an event for people: which stream was lost, and why. The newest kEventsMax.
   void Tell(std::string text);
   std::vector<CollectiveEngine::Event> events() const;

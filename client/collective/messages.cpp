@@ -68,8 +68,15 @@ Messages::Token Messages::Probe(std::int64_t tag, Wants& wants) {
   return token;
 }
 
-void Messages::PeerSends(Wants& wants) {
-  if (!probes_.empty() && !is_asking_) Ask(wants);
+void Messages::Look(bool peer_sends, Wants& wants) {
+  const bool keeps_next = std::exchange(keeps_next_, false) && KeptSize() < kKeptSizeMax;
+  if (peer_sends && (has_probes() || keeps_next)) Ask(wants);
+}
+
+std::uint64_t Messages::KeptSize() const {
+  std::uint64_t size_bytes = 0;
+  for (const Kept& kept : kept_) size_bytes += kept.size_bytes;
+  return size_bytes;
 }
 
 void Messages::Ask(Wants& wants) {

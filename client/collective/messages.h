@@ -19,8 +19,8 @@ namespace ffrecord::client {
 // The engine broadcasts each as an operation of its own: these are the parts.
 //
 // The receiver asks for a head while a receive waits for one, or if the sender is seen to send and
-// somebody probes. So an idle line has no operation that could be late. A message whose tag nobody
-// waits for is kept, in memory of its own.
+// somebody probes, or wants the next message kept. So an idle line has no operation that could be
+// late. A message whose tag nobody waits for is kept, in memory of its own.
 //
 // A state machine: no thread, no lock, no system call. Tokens are never those of operations. Memory
 // of receives and of large messages is borrowed until the token has ended.
@@ -31,6 +31,8 @@ class Messages {
   static constexpr std::size_t kHeadSizeBytes = 4096;
   static constexpr std::uint64_t kInlineSizeMax = kHeadSizeBytes - 16;
   static constexpr std::uint64_t kSizeMax = std::uint64_t{1} << 44;
+  // KeepNext() takes no message while so many bytes are kept.
+  static constexpr std::uint64_t kKeptSizeMax = std::uint64_t{1} << 30;
 
   // To be broadcast after those before, from memory that stays until PartEnded().
   struct Part {
@@ -60,8 +62,12 @@ class Messages {
   Token Probe(std::int64_t tag, Wants& wants);
   bool has_probes() const { return !probes_.empty(); }
   bool HasKept(std::int64_t tag) { return FindKept(tag) != kept_.end(); }
-  // The sender has begun to send something that nobody has asked for.
-  void PeerSends(Wants& wants);
+  // If the sender has begun to send, its message is kept although no receive waits for it: a sender
+  // that waits for its end goes on. Until the next Look().
+  void KeepNext() { keeps_next_ = true; }
+  bool is_looking() const { return has_probes() || keeps_next_; }
+  // Whether the sender has begun to send something that nobody has asked for.
+  void Look(bool peer_sends, Wants& wants);
 
   // The oldest part has been broadcast. Fails if what came cannot be right, or with kIo (ENOMEM):
   // the group is broken then.
@@ -100,6 +106,7 @@ class Messages {
                     Wants& wants);
   void AnswerProbes(std::int64_t tag, Wants& wants);
   std::list<Kept>::iterator FindKept(std::int64_t tag);
+  std::uint64_t KeptSize() const;
   void Take(std::list<Kept>::iterator kept, const Wanted& taker, Wants& wants);
   void HandOver(std::list<Kept>::iterator kept, Wants& wants);
 
@@ -107,6 +114,7 @@ class Messages {
   std::deque<UnderWay> under_way_;  // Oldest first.
   Head head_{};                     // The one that was asked for.
   bool is_asking_ = false;
+  bool keeps_next_ = false;
   std::deque<Wanted> wanted_;
   std::list<Kept> kept_;  // In the order in which they were sent. A list: parts point into it.
   struct Probing {

@@ -858,9 +858,13 @@ class CollectiveEngine:
         """Receive a message that has come, or has begun to; None if there is none."""
     def probe(self, tag: int) -> int:
         """Ends when `receive_kept` has a message to take."""
+    def keep_next(self) -> None:
+        """Receive what the other rank has begun to send, though nothing waits for it."""
     def announce(self, token: int) -> None:
         """Let `wait_any` return that message, too."""
     def wait(self, token: int) -> None: ...
+    def wait_for(self, token: int, limit_s: float) -> bool:
+        """`wait` within a limit: whether it has ended."""
     def wait_any(self, timeout_s: float) -> tuple[int, Exception | None, int, int] | None:
         """Token, error, began and ended (time.monotonic_ns) of an operation that has ended."""
     def shutdown(self) -> None: ...

@@ -140,6 +140,7 @@ void BindMessages(py::class_<CollectiveEngine>& engine_class) {
             return ValueOrRaise(engine.Probe(tag));
           },
           py::arg("tag"))
+      .def("keep_next", [](CollectiveEngine& engine) { OkOrRaise(engine.KeepNext()); })
       .def(
           "announce",
           [](CollectiveEngine& engine, std::uint64_t token) { OkOrRaise(engine.Announce(token)); },
@@ -225,6 +226,12 @@ void BindCollective(py::module_& module) {
             OkOrRaise(WithoutGil([&] { return engine.Wait(token); }));
           },
           py::arg("token"))
+      .def(
+          "wait_for",
+          [](CollectiveEngine& engine, std::uint64_t token, WaitLimit limit) {
+            return ValueOrRaise(WithoutGil([&] { return engine.WaitFor(token, limit.value); }));
+          },
+          py::arg("token"), py::arg("limit_s"))
       .def("wait_any", &WaitAny, py::arg("timeout_s"))
       .def("shutdown", &CollectiveEngine::Shutdown)
       .def("tune", &Tune, py::kw_only(), py::arg("chunk_size_bytes") = 0,

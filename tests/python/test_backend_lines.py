@@ -4,6 +4,7 @@ Method: ranks send in every order of calls, with tags, sizes and layouts, and so
 take part.
 """
 
+import contextlib
 import tempfile
 import weakref
 from datetime import timedelta
@@ -44,6 +45,52 @@ def ring(rank: int, world: int) -> object:
 def test_all_ranks_may_send_before_they_receive() -> None:
     for found in run_ranks(ring, 3):
         assert found == [True] * 16
+
+
+def sends_first(rank: int, world: int, is_profiled: bool) -> object:
+    group, found = ours(), []
+    profiler = torch.profiler.profile() if is_profiled else contextlib.nullcontext()
+    with profiler:  # It makes torch wait for futures, in place of the works.
+        for size in (10, 5_000_000, 0, 5_000_000):
+            for count in (1, 3):
+                for number in range(count):
+                    sent = torch.full((size,), float(10 * rank + number))
+                    dist.send(sent, (rank + 1) % world, group=group)
+                last = (rank - 1) % world
+                for number in range(count):
+                    received = torch.empty(size)
+                    dist.recv(received, last, group=group)
+                    found.append(bool((received == 10 * last + number).all()))
+    return found
+
+
+@pytest.mark.parametrize("is_profiled", [False, True])
+@pytest.mark.parametrize("world", [2, 3])
+def test_all_ranks_may_wait_in_a_send_before_they_receive(world: int, is_profiled: bool) -> None:
+    for found in run_ranks(sends_first, world, is_profiled):
+        assert found == [True] * 16
+
+
+def receives_elsewhere(rank: int, world: int) -> object:
+    del world
+    group = ours()
+    place = torch.empty(3)
+    # Rank 1 waits for rank 0, which waits for rank 2, whose first message is for rank 1.
+    if rank == 2:
+        dist.send(torch.full((3,), 21.0), 1, group=group)
+        dist.send(torch.full((3,), 20.0), 0, group=group)
+        return []
+    found = []
+    for source in (2,) if rank == 0 else (0, 2):
+        dist.recv(place, source, group=group)
+        found.append(place.tolist())
+    if rank == 0:
+        dist.send(torch.full((3,), 1.0), 1, group=group)
+    return found
+
+
+def test_a_rank_that_waits_for_one_rank_holds_up_no_other() -> None:
+    assert run_ranks(receives_elsewhere, 3) == [[[20.0] * 3], [[1.0] * 3, [21.0] * 3], []]
 
 
 def tags(rank: int, world: int) -> object:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ffrecord._base import clock
-from ffrecord.distributed._lines import Line, Lines, senders_since
+from ffrecord.distributed._lines import Line, Lines
 from ffrecord.distributed._pump import Future
 
 # Between two looks at the store for ranks that have begun to send.
@@ -99,7 +99,7 @@ class AnySource:
     def _look(self) -> None:
         known = len(self._senders) + len(self._gone)
         if self._waiting() and known < self._lines.size - 1:
-            self._senders += senders_since(self._lines.store, self._lines.rank, known)
+            self._senders += self._lines.senders()[known:]
         for each in self._waiting():
             if not self._take(each):
                 self._probe(each.tag)

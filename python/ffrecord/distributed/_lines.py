@@ -1,5 +1,7 @@
 """Messages between single ranks: one line for each pair of ranks and direction."""
 
+import contextlib
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -7,12 +9,18 @@ from typing import Any
 
 import torch
 
+from ffrecord._base import clock
 from ffrecord._ffrecord import CollectiveEngine
 from ffrecord.distributed._meeting import Looking, meet_at
 from ffrecord.distributed._pump import Future, Pump
 
 _SENDER, _RECEIVER = 0, 1
 _SETTINGS = ("listen_host", "timeout_s", "chunk_size_bytes")
+# A thread that waits for a message looks so often whether other ranks wait for this one: the longer
+# it has waited, the less often, and more often if it waits in a send.
+_LOOK_MIN_S, _LOOK_MAX_S = 0.001, {_SENDER: 0.2, _RECEIVER: 1.0}
+# A message that has begun most often ends within that.
+_GRACE_S = 0.05
 # Starts a message in an engine; returns its token.
 Begin = Callable[[CollectiveEngine], int]
 
@@ -20,8 +28,10 @@ Begin = Callable[[CollectiveEngine], int]
 class Lines:
     """All lines from and to this rank, each of which is made when it is first used.
 
-    A line is a group of two that carries messages. The sender does not wait for the receiver to be
-    there; nor does the receiver. Thread-safe.
+    A line is a group of two that carries messages. Neither call waits for the other rank to be
+    there. A thread that waits for a message *serves*: it makes this rank's end of the lines by
+    which others have begun to send, and takes their messages if it waits in a send. So ranks that
+    all send first do not wait for each other. Thread-safe.
     """
 
     def __init__(
@@ -37,6 +47,8 @@ class Lines:
         self._lock = threading.Lock()
         self._senders: dict[int, Line] = {}
         self._receivers: dict[int, Line] = {}
+        self._looking = threading.Lock()
+        self._noted: list[int] = []
         self._is_stopped = False
 
     def send(self, array: torch.Tensor, rank: int, tag: int) -> "Message":
@@ -65,6 +77,21 @@ class Lines:
                 line = self._receivers[rank] = self._line(rank, self.rank, _RECEIVER)
         return line
 
+    def senders(self) -> list[int]:
+        """The ranks that have begun to send to this one, in that order."""
+        with self._looking:
+            if len(self._noted) < self.size - 1:
+                self._noted += _senders_since(self.store, self.rank, len(self._noted))
+            return list(self._noted)
+
+    def serve(self, place: int) -> None:
+        """Let other ranks go on, while a thread waits at the sender's or the receiver's place."""
+        # If the store is gone, or this rank leaves, nobody can be served, and the wait goes on.
+        with contextlib.suppress(RuntimeError, OSError):
+            lines = [self.from_rank(rank) for rank in self.senders()]
+            for line in lines if place == _SENDER else ():
+                line.keep_next()
+
     def stop(self) -> None:
         """Leave all lines; pending operations fail."""
         with self._lock:
@@ -84,7 +111,7 @@ class Lines:
         for name, value in self._settings.items():
             if name.startswith("rdma_") or name in ("shares_memory", "streams", "transport"):
                 settings[name] = value
-        return Line(self.store, (sender, receiver), settings)
+        return Line(self.store, (sender, receiver), settings, lambda: self.serve(place))
 
 
 def _note_sender(store: Any, sender: int, receiver: int) -> None:  # noqa: ANN401
@@ -93,8 +120,7 @@ def _note_sender(store: Any, sender: int, receiver: int) -> None:  # noqa: ANN40
     store.set(f"sender {number} to {receiver}", str(sender))
 
 
-def senders_since(store: Any, receiver: int, count: int) -> list[int]:  # noqa: ANN401
-    """The ranks that have begun to send to one, without the first `count`."""
+def _senders_since(store: Any, receiver: int, count: int) -> list[int]:  # noqa: ANN401
     found: list[int] = []
     while store.check([key := f"sender {count + len(found) + 1} to {receiver}"]):
         found.append(int(store.get(key)))
@@ -109,10 +135,13 @@ class Line:
         store: Any,  # noqa: ANN401  # A torch.distributed.Store.
         ranks: tuple[int, int],
         settings: dict[str, Any],
+        serve: Callable[[], None],
     ) -> None:
-        """`ranks` are sender and receiver, in the group."""
+        """`ranks` are sender and receiver, in the group; threads that wait here call `serve`."""
         self._ranks = ranks
         self.name = f"line {ranks[_SENDER]} to {ranks[_RECEIVER]}"
+        self._serve = serve
+        self._look_max_s = _LOOK_MAX_S[settings["rank"]]
         self._lock = threading.Lock()
         self._waiting: list[Message] = []  # For the other end.
         self.engine: CollectiveEngine | None = None
@@ -148,6 +177,25 @@ class Line:
         message = Message(self, array, lambda _: token)
         message.start(engine, None)()
         return message
+
+    def keep_next(self) -> None:
+        """Take the message that the sender has begun to send, though nothing waits for it."""
+        with self._lock:
+            engine = self.engine
+        if engine is not None:
+            engine.keep_next()
+
+    def serve_until(
+        self, ends_within: Callable[[float], bool], first_s: float, limit_s: float
+    ) -> bool:
+        """Wait, in turns with serving, first for `first_s`; whether it ends within `limit_s`."""
+        ends_at, pause = clock.now() + limit_s, first_s
+        while not ends_within(max(min(pause, ends_at - clock.now()), 0.0)):
+            if clock.now() >= ends_at:
+                return False
+            self._serve()
+            pause = min(2 * pause, self._look_max_s)
+        return True
 
     def pump(self) -> Pump:
         """The threads that complete futures; there are none until one is wanted."""
@@ -251,7 +299,7 @@ class Message:
             RuntimeError: it has failed.
         """
         if not self._has_begun.is_set():
-            self._has_begun.wait()
+            self.await_event(self._has_begun)
         with self._lock:
             future = self._future
             waits = not self._has_ended and future is None and not self._is_waited_for
@@ -262,12 +310,23 @@ class Message:
         if waits:
             self._wait_in_engine()
         elif future is not None:
+            ended = threading.Event()
+            future.add_done_callback(lambda _: ended.set())
+            self.await_event(ended)
             try:
                 future.wait()
             except Exception as error:  # The engine's own.
                 raise RuntimeError(str(error)) from error
         if self._failure is not None:
             raise RuntimeError(str(self._failure)) from self._failure
+
+    def await_event(self, event: threading.Event, limit_s: float = math.inf) -> bool:
+        """Wait for an event that this message brings about; whether it comes within the limit."""
+
+        def comes_within(pause: float) -> bool:
+            return clock.wait(event.wait, pause)
+
+        return self._line.serve_until(comes_within, _LOOK_MIN_S, limit_s)
 
     def future(self) -> Future:
         """A future that ends with it."""
@@ -289,7 +348,7 @@ class Message:
         # A handler of a signal, say of Ctrl-C, raises once the engine has answered.
         failure: Exception | None = RuntimeError(f"{self._line.name}: the wait was interrupted")
         try:
-            engine.wait(token)
+            self._line.serve_until(lambda pause: engine.wait_for(token, pause), _GRACE_S, math.inf)
             failure = None
         except Exception as error:
             failure = self._line.told(error)

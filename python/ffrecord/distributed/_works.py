@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -58,14 +59,17 @@ class Started(Work):
         return self._await_future(timeout)
 
     def _await_future(self, timeout: timedelta | None) -> bool:
-        if timeout is not None and timeout > timedelta() and not self._future.done():
-            ended = threading.Event()
-            self._future.add_done_callback(lambda _: ended.set())
-            if not clock.wait(ended.wait, timeout.total_seconds()):
-                raise RuntimeError(f"timed out: the operation has not ended within {timeout}")
+        is_limited = timeout is not None and timeout > timedelta()
+        limit_s = timeout.total_seconds() if timeout is not None and is_limited else math.inf
+        if not self._future.done() and not self._ends_within(limit_s):
+            raise RuntimeError(f"timed out: the operation has not ended within {timeout}")
         self._future.wait()
         self._is_waited_for = True
         return True
+
+    def _ends_within(self, limit_s: float) -> bool:
+        """Whether it does; True at once without a limit."""
+        return math.isinf(limit_s) or clock.wait(_end_of(self._future).wait, limit_s)
 
     def synchronize(self) -> None:
         """Wait, for callers that use streams of a GPU."""
@@ -103,6 +107,9 @@ class OfMessage(Protocol):
 
     def wait(self) -> None:
         """Wait until it has ended; raises RuntimeError if it has failed."""
+
+    def await_event(self, event: threading.Event, limit_s: float) -> bool:
+        """Wait for an event that this message brings about; whether it comes within the limit."""
 
     def future(self) -> torch.futures.Future[Any]:
         """A future that ends with it."""
@@ -151,6 +158,9 @@ class Transferred(Started):
             self._finish_once()
         self._is_waited_for = True
         return True
+
+    def _ends_within(self, limit_s: float) -> bool:
+        return self._message.await_event(_end_of(self._future), limit_s)
 
     def _finish_once(self) -> None:
         with self._finishing:
@@ -206,6 +216,12 @@ class Coalesced(threading.local):
         """Ends when all since `begin` have."""
         futures, self._futures = self._futures or [], None
         return ended(futures, [], None)
+
+
+def _end_of(future: torch.futures.Future[Any]) -> threading.Event:
+    ended = threading.Event()
+    future.add_done_callback(lambda _: ended.set())
+    return ended
 
 
 def _has_succeeded(future: torch.futures.Future[Any]) -> bool:

@@ -47,7 +47,7 @@ class Line {
   bool Move() {
     Queue(sender_wants_, sending_);
     Queue(receiver_wants_, receiving_);
-    if (!sending_.empty() && receiving_.empty()) receiver_.PeerSends(receiver_wants_);
+    if (receiving_.empty()) receiver_.Look(!sending_.empty(), receiver_wants_);
     Queue(receiver_wants_, receiving_);
     if (sending_.empty() || receiving_.empty()) return false;
     const auto from = sending_.front();
@@ -145,7 +145,10 @@ TEST(MessagesTest, EachReceiveGetsTheNextMessageOfItsTagWhateverTheOrder) {
           }
           break;
         case 2:
-          (void)line.Probe(static_cast<std::int64_t>(below(3)) - 1);
+          if (below(2) == 0)
+            line.receiver().KeepNext();
+          else
+            (void)line.Probe(static_cast<std::int64_t>(below(3)) - 1);
           break;
         default:
           (void)line.Move();
@@ -200,6 +203,28 @@ TEST(MessagesTest, AProbeAsksOnlyOnceTheSenderHasBegun) {
   ASSERT_NE(line.Outcome(*token), nullptr);
   EXPECT_EQ(place, wanted);
   EXPECT_FALSE(line.ReceiveKept(place, 7));
+}
+
+TEST(MessagesTest, AMessageThatNobodyAskedForIsKeptIfItIsOnItsWay) {
+  Line line;
+  line.receiver().KeepNext();
+  line.MoveAll();
+  EXPECT_FALSE(line.is_asking()) << "the sender has sent nothing";
+  const Bytes sent = BytesOf(90'000, 1);
+  line.Send(sent, 7);
+  line.MoveAll();
+  EXPECT_FALSE(line.all_sent()) << "it was kept by an order that was over";
+
+  line.receiver().KeepNext();
+  line.Send(sent, 7);
+  line.MoveAll();
+  Bytes place(sent.size());
+  const auto token = line.ReceiveKept(place, 7);
+  ASSERT_TRUE(token);
+  ASSERT_NE(line.Outcome(*token), nullptr);
+  EXPECT_EQ(place, sent);
+  EXPECT_FALSE(line.all_sent()) << "the second one was kept as well";
+  EXPECT_FALSE(line.is_asking());
 }
 
 TEST(MessagesTest, AfterTheEndWhatHasComeWholeCanBeReceived) {
@@ -302,6 +327,30 @@ TEST(MessagesOfEnginesTest, AProbeFailsWhenTheSenderLeavesAndWhatHadComeIsThere)
     ASSERT_TRUE(receiver.Wait(token.value()));
     EXPECT_EQ(place, bytes);
     EXPECT_FALSE(receiver.Receive(place.data(), place.size(), 5));
+  }
+}
+
+TEST(MessagesOfEnginesTest, ASendEndsOnceTheOtherRankKeepsItsMessage) {
+  for (const auto where : {ranks::Where::kTogether, ranks::Where::kApart}) {
+    Group group(2, Carrying(), where);
+    group.Connect();
+    const Bytes bytes = BytesOf(30'000'000, 1);
+    CollectiveEngine& sender = group.engines[0];
+    CollectiveEngine& receiver = group.engines[1];
+    ASSERT_TRUE(receiver.KeepNext());
+    const Token sent = sender.Send(bytes.data(), bytes.size(), 5).value();
+    for (;;) {  // As a rank that waits in a send of its own.
+      const auto ended = sender.WaitFor(sent, std::chrono::milliseconds(1));
+      ASSERT_TRUE(ended) << ended.error().message;
+      if (ended.value()) break;
+      ASSERT_TRUE(receiver.KeepNext());
+    }
+    Bytes place(bytes.size());
+    ASSERT_TRUE(receiver.Wait(receiver.Receive(place.data(), place.size(), 5).value()));
+    EXPECT_EQ(place, bytes);
+    sender.Shutdown();
+    EXPECT_TRUE(receiver.KeepNext());
+    EXPECT_FALSE(sender.WaitFor(sent, std::chrono::milliseconds(1)));
   }
 }
 

@@ -188,6 +188,10 @@ class FFR_EXPORT CollectiveEngine {
   // Ends when ReceiveKept() has a message to take. It has no time limit, and fails as soon as the
   // other rank has left the group.
   Result<Token> Probe(std::int64_t tag);
+  // Receives the message that the other rank has begun to send, if there is one, into memory of its
+  // own, although nothing waits for it: for a rank that waits in a send of its own, so that two
+  // ranks which both send first do not wait for each other. At most 1 GiB and one message.
+  Result<void> KeepNext();
   // From now on WaitAny() returns the outcome of that message, too. Fails with kInvalidArgument if
   // it has been returned.
   Result<void> Announce(Token token);
@@ -204,6 +208,8 @@ class FFR_EXPORT CollectiveEngine {
   // undefined. Each outcome is returned once, by Wait or WaitAny; a second Wait fails with
   // kInvalidArgument.
   Result<void> Wait(Token token);
+  // The same within a limit: whether the operation has ended.
+  Result<bool> WaitFor(Token token, std::chrono::milliseconds limit);
 
   // Waits for any operation to end, and returns its token and outcome: for a thread that completes
   // futures. Fails with kDeadlineExceeded if no operation ends within `timeout`, with kUnavailable
