@@ -6,8 +6,8 @@ saves checkpoints to the daemon: the *bulk*. Inflation is the time of a burst ov
 alone in the same round; bulk is what a rank sends to the daemon. Arms take turns: collective alone,
 bulk alone, both without pacing, both under the kernel's strict priority (HTB), both paced, paced
 with late, lost and false signals, several static limits of the bulk, and the bulk on another link.
-Then steps with checkpoints and prefetch beside them, by our collectives and by Gloo's, and what
-signals cost the training's thread.
+Then steps with checkpoints and prefetch beside them, by our collectives and by Gloo's; what signals
+cost the training's thread, and what a profile costs steps; and 16 ranks that burst to one daemon.
 
 The run is void, and has no figures, if the link is not the bottleneck by three times, if processors
 are busy for 60 % of the time, or if others use them. Needs root, `ip` and `tc`.
@@ -29,6 +29,7 @@ import harness
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "arms"))
 
 import hook_cost
+import incast
 import processors
 import scatter
 from contended import NETWORKS, STORE, WIDE_MBIT, Links, contended, daemon
@@ -63,6 +64,7 @@ class Case:
     disturbs: bool = False
     prefers: bool = False
     cap: float = 0.0  # Share of the link; 0: none.
+    profiles: bool = False
 
 
 ALONE = Case("alone", "all-reduce, no bulk", saves=False)
@@ -128,6 +130,7 @@ class Bed:
             "batch": BATCH,
             "pacing": case.pacing,
             "disturbs": case.disturbs,
+            "profiles": case.profiles,
         }
         busy = processors.Busy()
         found = self.group.order(order)
@@ -314,7 +317,31 @@ def hooks(bed: Bed, outcome: harness.Outcome) -> None:
     outcome.figures |= hook_cost.figures(bed.settings.rounds)
 
 
-PARTS = {"bursts": bursts, "training": training, "hooks": hooks}
+def profiler(bed: Bed, outcome: harness.Outcome) -> None:
+    """Steps with saves and prefetch, while a profile is recorded and without one."""
+    plain = Case("not profiled", "with saves and prefetch, paced", reads=True, pacing=PACING)
+    profiled = dataclasses.replace(plain, name="profiled", profiles=True)
+    arms = [bed.arm(case) for case in (plain, profiled)]
+    outcome.values |= harness.interleave(arms, bed.settings.rounds)
+    outcome.arms += arms
+    outcome.figures["step_time_profiled"] = [
+        statistics.median(one.steps_s) / statistics.median(other.steps_s)
+        for one, other in zip(bed.rounds["profiled"], bed.rounds["not profiled"], strict=True)
+    ]
+
+
+def bursts_to_one(bed: Bed, outcome: harness.Outcome) -> None:
+    """Many ranks that upload to, and read from, one daemon at the same time."""
+    outcome.figures |= incast.figures(bed.settings, MBIT)
+
+
+PARTS = {
+    "bursts": bursts,
+    "training": training,
+    "hooks": hooks,
+    "profiler": profiler,
+    "incast": bursts_to_one,
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -45,6 +45,15 @@ class Links:
             tc(space, f"class change dev {device} classid 1:1 {_rates(mbit)}")
             tc(space, f"class change dev {device} parent 1:1 classid 1:{_SHARED} {_rates(mbit)}")
 
+    def limit_store(self, mbit: int) -> None:
+        """Limit the daemon's link on eth0, in both directions; once."""
+        for space, device in (
+            (self.store, "eth0"),
+            (self._tag, f"port{len(self.ranks)}-0"),
+        ):
+            tc(space, f"qdisc add dev {device} root handle 1: htb default {_SHARED}")
+            tc(space, f"class add dev {device} parent 1: classid 1:{_SHARED} {_rates(mbit)}")
+
     def share(self) -> None:
         """All traffic waits in one queue."""
         self._send_storage_to(None, 0)
@@ -108,13 +117,13 @@ def _rates(mbit: int, assured_mbit: float | None = None) -> str:
 
 
 @contextlib.contextmanager
-def contended(ranks: int, mbit: int) -> Iterator[Links]:
-    """Make the namespaces; remove them at the end.
+def contended(ranks: int, mbit: int, name: str = "ffo") -> Iterator[Links]:
+    """Make the namespaces, whose names begin with `name`; remove them at the end.
 
     Raises:
         harness.Unable: no privileges, or no `ip` or `tc`.
     """
-    tag = f"ffo{os.getpid() % 100_000}"
+    tag = f"{name}{os.getpid() % 100_000}"
     links = Links(tag, ranks, mbit)
     spaces = [*links.ranks, links.store]
     numbers = [*range(1, ranks + 1), STORE]

@@ -190,6 +190,9 @@ def paced(collectives: Collectives, options: dict[str, Any] | None) -> Iterator[
 def answered(collectives: Collectives, order: dict[str, Any]) -> dict[str, Any]:
     """Run the steps of an order, with storage beside them."""
     with contextlib.ExitStack() as stack:
+        if order["profiles"]:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            stack.enter_context(ffrecord.profile(folder, show=False))
         if order["saves"]:
             stack.enter_context(Saves(order["saves"]))
         reads = (
