@@ -388,10 +388,23 @@ def test_a_program_may_end_while_receives_wait() -> None:
 
 def line_of(wait: Callable[[int], None]) -> mock.Mock:
     """The line of a message, whose engine answers with `wait`."""
+
+    def wait_for(token: int, limit_s: float) -> bool:
+        del limit_s
+        wait(token)
+        return True
+
+    def serve_until(ends_within: Callable[[float], bool], first_s: float, limit_s: float) -> bool:
+        del limit_s
+        while not ends_within(first_s):
+            pass
+        return True
+
     line: mock.Mock = mock.create_autospec(Line, instance=True)
     line.name = "line 0 to 1"
     line.engine = mock.create_autospec(CollectiveEngine, instance=True)
-    line.engine.wait = wait
+    line.engine.wait_for = wait_for
+    line.serve_until = serve_until
     line.told = lambda error: error
     return line
 
