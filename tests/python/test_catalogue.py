@@ -5,7 +5,7 @@ open or pull again; then what differs between the places.
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import ffrecord.checkpoint as ckpt
 from daemon import Daemon
 from ffrecord import archive, catalogue
 from ffrecord.errors import ConflictError
+from object_store import Store
 
 PLACES = ["daemon", "folder", "bucket"]
 
@@ -221,6 +222,35 @@ def test_a_slash_at_the_end_makes_no_difference(tmp_path: Path, store: object) -
         assert catalogue.show(place).version == "1"
         assert archive.pull(f"{place}/", tmp_path / "pulled", version="1")
         (tmp_path / "pulled" / "a.ffr").unlink()
+
+
+def test_a_bucket_that_lists_a_change_late_loses_none(tmp_path: Path, store: Store) -> None:
+    place = f"s3://bucket/{tmp_path.name}"
+    files = [make(tmp_path / f"{first}.ffr", first) for first in range(3)]
+    catalogue.publish(files[0], place, "1")
+    lists: dict[str, list[bytes]] = {}
+    serve = store.app
+
+    def serve_old_lists(
+        environ: dict[str, Any], start_response: Callable[..., object]
+    ) -> list[bytes]:
+        query = environ["QUERY_STRING"]
+        if "list-type" not in query:
+            return list(serve(environ, start_response))
+        if query not in lists:
+            lists[query] = list(serve(environ, start_response))
+        else:
+            size = str(sum(map(len, lists[query])))
+            start_response("200 OK", [("Content-Type", "text/xml"), ("Content-Length", size)])
+        return lists[query]
+
+    store.app = serve_old_lists
+    catalogue.versions(place)
+    for version, file in (("2", files[1]), ("3", files[2])):
+        catalogue.publish(file, place, version)
+    store.app = serve
+
+    assert [each.version for each in catalogue.versions(place).versions] == ["1", "2", "3"]
 
 
 def test_characters_of_patterns_in_a_bucket_are_plain(tmp_path: Path, store: object) -> None:

@@ -242,16 +242,18 @@ def has_versions(place: str, timeout_s: float) -> bool:
     return bool(_ffrecord.list_steps(below(place, CATALOGUE), timeout_s))
 
 
-def read(place: str, timeout_s: float) -> Document:
+def read(place: str, timeout_s: float, known: int = -1) -> Document:
     """The versions of the dataset at `place`; none if it has no document.
+
+    `known`: a step that is there, which a store need not list yet.
 
     Raises:
         CorruptionError: the document is damaged, or none.
         ValueError: a later release has written it.
     """
     run = below(place, CATALOGUE)
-    step = max(_ffrecord.list_steps(run, timeout_s), default=None)
-    if step is None:
+    step = max([known, *_ffrecord.list_steps(run, timeout_s)])
+    if step < 0:
         return Document(place)
     try:
         stored: Any = ckpt.load(run, step=step, group="alone", resume=False, timeout_s=timeout_s)
@@ -272,18 +274,28 @@ def change(place: str, alter: Callable[[Document], Document], timeout_s: float) 
         ConflictError: others have changed it all the time.
     """
     run = below(place, CATALOGUE)
+    known = -1
     for _ in range(_TRIES_MAX):
-        made = alter(now := read(place, timeout_s))
+        made = alter(now := read(place, timeout_s, known))
         if made is now:
             return now
         try:
             ckpt.save(run, now.step + 1, _encoded(made), group="alone", timeout_s=timeout_s)
-        except ConflictError:
-            if now.step + 1 not in _ffrecord.list_steps(run, timeout_s):
-                raise  # Not for the step's sake.
+        except ConflictError as error:
+            known = now.step + 1
+            if known not in _ffrecord.list_steps(run, timeout_s):
+                _raise_unless_there(place, known, timeout_s, error)
             continue
         return _settled(replace(made, step=now.step + 1))
     raise ConflictError(errno.EEXIST, f"{place}: others go on changing its versions; try again")
+
+
+def _raise_unless_there(place: str, step: int, timeout_s: float, error: ConflictError) -> None:
+    """Raise the error unless it is due to a step that a store does not list yet."""
+    try:
+        read(place, timeout_s, step)
+    except FileNotFoundError:
+        raise error from None
 
 
 def name_of(place: str) -> str:
