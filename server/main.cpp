@@ -157,6 +157,8 @@ int Serve(const Settings& settings) {
     has_failed = true;
     (void)::kill(::getpid(), SIGTERM);
   };
+  // CheckSettings has found nothing.
+  (void)SetTrafficMarks(ParseTrafficMarks(settings.dscp, settings.socket_priority).value());
   if (settings.insecure) spdlog::warn("event=insecure listen={}", settings.listen);
   for (const std::string& warning : PlaintextWarnings(settings))
     spdlog::warn("event=secrets_in_plaintext warning=\"{}\"", warning);

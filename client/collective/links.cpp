@@ -11,7 +11,9 @@
 #include "libffrecord/base/timed_waits.h"
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/descriptor_passing.h"
+#include "libffrecord/net/transport/packet_marks.h"
 #include "libffrecord/net/transport/remote_memory.h"
+#include "libffrecord/pace/marks.h"
 
 namespace ffrecord::client {
 namespace {
@@ -81,6 +83,7 @@ class Handshake {
     if (!machines_.Share(hello_.rank, rank)) {
       const auto at = FFR_TRY(net::Address::Parse(address.tcp, 0));
       link.endpoint = FFR_TRY(net::ConnectTcp(at, deadline_));
+      net::MarkPackets(*link.endpoint, pace::MarkOfCollectives());
       link.endpoint->SetLimits({4096, 0});
       FFR_TRY(link.endpoint->Send({.type = FrameType::kHello}, body, {}));
       return link;

@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "libffrecord/base/timed_waits.h"
+#include "libffrecord/net/transport/packet_marks.h"
+#include "libffrecord/pace/marks.h"
 
 namespace ffrecord::client {
 namespace {
@@ -102,6 +104,7 @@ Result<Link> Replacements::Connect(const Request& request) const {
   link.stream = request.stream;
   const auto at = FFR_TRY(net::Address::Parse(addresses_[request.rank], 0));
   link.endpoint = FFR_TRY(net::ConnectTcp(at, deadline));
+  net::MarkPackets(*link.endpoint, pace::MarkOfCollectives());
   link.endpoint->SetLimits({4096, 0});
   GroupHello hello = hello_;
   hello.stream = request.stream;

@@ -45,10 +45,10 @@ Result<void> ExtentLegs::Each(const std::function<Result<void>(Leg&)>& work) {
 // Requests go out to all before the first answer is awaited, here and in Seal(): each may cost a
 // write to a disk.
 Result<void> ExtentLegs::Begin() {
-  const auto body = net::PutBegin{extent_.id, extent_.size_bytes}.Encode();
+  const net::PutBegin begin{extent_.id, extent_.size_bytes};
   const auto ask = [&](Leg& leg) -> Result<void> {
     FFR_TRY(leg.session.PrepareUploads(leg.connection, deadline_));
-    leg.request = FFR_TRY(leg.connection.Send(net::FrameType::kPutBegin, body));
+    leg.request = FFR_TRY(net::SendPutBegin(leg.connection, begin, TrafficClass::kCheckpoint));
     return {};
   };
   const auto take_answer = [&](Leg& leg) -> Result<void> {

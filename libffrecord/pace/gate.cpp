@@ -90,6 +90,8 @@ class Gate {
     }
   }
 
+  bool has_low_queue() const noexcept { return low_queues_.load(std::memory_order_relaxed) > 0; }
+
   void Send(const Signal& signal) noexcept {
     const auto place = ring_.Push(signal);
     if (!place) lost_.fetch_add(1, std::memory_order_relaxed);
@@ -228,6 +230,11 @@ std::uint64_t AwaitPart(TrafficClass traffic, std::uint64_t size_bytes,
        .size_bytes = size_bytes,
        .least_size_bytes = std::clamp<std::uint64_t>(least_size_bytes, 1, size_bytes),
        .limit = limit});
+}
+
+TrafficClass Promoted(TrafficClass traffic) noexcept {
+  const bool is_promoted = traffic == TrafficClass::kPrefetch && Gate::Process().has_low_queue();
+  return is_promoted ? TrafficClass::kUrgent : traffic;
 }
 
 void Turn::Abandon() {

@@ -30,6 +30,10 @@ inline void AwaitWhole(TrafficClass traffic, std::uint64_t size_bytes) {
   if (IsOn()) (void)AwaitPart(traffic, size_bytes, size_bytes);
 }
 
+// The class by which traffic of that class goes now: prefetch is urgent while a loader's queue is
+// low, whether pacing is on or not.
+TrafficClass Promoted(TrafficClass traffic) noexcept;
+
 // The smallest part that is worth a frame of its own.
 inline constexpr std::uint64_t kLeastPartBytes = 16 << 10;
 

@@ -1,7 +1,7 @@
 """The interface of the extension, written by hand; stubtest compares the two."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NoReturn, final
 
 import numpy as np
@@ -532,6 +532,13 @@ def await_turn(traffic: str, size_bytes: int) -> None:
     """Wait until a transfer of class 'urgent', 'prefetch', 'checkpoint' or 'repair' may begin."""
 
 def pacing_counters() -> dict[str, Any]: ...
+def mark_traffic(*, dscp: Mapping[str, int] = {}, socket_priority: Mapping[str, int] = {}) -> None:
+    """Mark this process's TCP packets by traffic class, as the operator's network orders them.
+
+    Each argument gives a number by class, 'urgent', 'prefetch', 'checkpoint', 'repair', or
+    'collectives'; classes that it lacks have none. Holds for what begins after the call.
+    """
+
 def profile_open(
     path: str,
     command: str = "",

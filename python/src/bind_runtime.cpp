@@ -1,9 +1,12 @@
 #include <ffrecord/runtime.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -77,6 +80,27 @@ py::dict Counters() {
   return named;
 }
 
+using Numbers = std::map<std::string, std::uint32_t>;
+
+// Marks of one kind, by the names of the classes, or "collectives".
+void TakeMarks(const Numbers& numbers, std::optional<std::uint8_t> TrafficMark::*member,
+               TrafficMarks& into) {
+  for (const auto& [name, number] : numbers) {
+    TrafficMark& mark = name == "collectives"
+                            ? into.collectives
+                            : into.classes[static_cast<std::size_t>(ClassOf(name))];
+    // Numbers that are too large stay too large, and are refused.
+    mark.*member = static_cast<std::uint8_t>(std::min<std::uint32_t>(number, UINT8_MAX));
+  }
+}
+
+void MarkTraffic(const Numbers& dscp, const Numbers& socket_priority) {
+  TrafficMarks marks;
+  TakeMarks(dscp, &TrafficMark::dscp, marks);
+  TakeMarks(socket_priority, &TrafficMark::priority, marks);
+  OkOrRaise(SetTrafficMarks(marks));
+}
+
 }  // namespace
 
 void BindRuntime(py::module_& module) {
@@ -118,6 +142,8 @@ void BindRuntime(py::module_& module) {
       },
       py::arg("traffic"), py::arg("size_bytes"));
   module.def("pacing_counters", &Counters);
+  module.def("mark_traffic", &MarkTraffic, py::kw_only(), py::arg("dscp") = Numbers(),
+             py::arg("socket_priority") = Numbers());
 }
 
 }  // namespace ffrecord::python

@@ -1,7 +1,9 @@
 #include "server/config/prefix_lists.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <optional>
 
 namespace ffrecord::server {
 namespace {
@@ -34,12 +36,24 @@ std::uint64_t SizeOf(std::string_view text) {
   return is_number && size <= (UINT64_MAX >> 1 >> shift) ? size << shift : 0;
 }
 
+// None if it is none, or larger.
+std::optional<std::uint32_t> NumberUpTo(std::uint32_t max, std::string_view text) {
+  std::uint32_t number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool is_number = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+  return is_number && number <= max ? std::optional(number) : std::nullopt;
+}
+
 // 0 if it is no weight.
 std::uint32_t WeightOf(std::string_view text) {
-  std::uint32_t weight = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), weight);
-  const bool is_number = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
-  return is_number && weight <= kTenantWeightMax ? weight : 0;
+  return NumberUpTo(kTenantWeightMax, text).value_or(0);
+}
+
+// One more than the number; 0 if it is none.
+template <std::uint8_t kMax>
+std::uint32_t MarkOf(std::string_view text) {
+  const auto number = NumberUpTo(kMax, text);
+  return number ? *number + 1 : 0;
 }
 
 // `value_of` reads what stands behind a prefix; 0: it cannot.
@@ -63,6 +77,26 @@ Result<std::map<std::string, Value>> ParsePrefixList(std::string_view text,
   return values;
 }
 
+template <std::uint8_t kMax>
+Result<void> TakeMarks(std::string_view text, const char* setting,
+                       std::optional<std::uint8_t> TrafficMark::*member, TrafficMarks& into) {
+  constexpr std::array<std::string_view, kTrafficClassCount> kClasses{"urgent", "prefetch",
+                                                                      "checkpoint", "repair"};
+  const std::string wanted = std::string(setting) +
+                             ": must be a list like \"urgent=4, prefetch=1\" of the classes "
+                             "urgent, prefetch, checkpoint and repair, with whole numbers from 0 "
+                             "to " +
+                             std::to_string(kMax);
+  for (const auto& [name, mark] : FFR_TRY(ParsePrefixList(text, MarkOf<kMax>, wanted))) {
+    const auto found = std::ranges::find(kClasses, name);
+    if (found == kClasses.end())
+      return Error{ErrorCode::kInvalidArgument, wanted + ", not '" + name + "'"};
+    const auto traffic = static_cast<std::size_t>(found - kClasses.begin());
+    into.classes[traffic].*member = static_cast<std::uint8_t>(mark - 1);
+  }
+  return {};
+}
+
 // s3://BUCKET or s3://BUCKET/PREFIX, or an absolute folder; no part of it empty, "." or "..".
 bool IsOrigin(std::string_view text) {
   constexpr std::string_view kS3Scheme = "s3://";
@@ -79,6 +113,14 @@ bool IsOrigin(std::string_view text) {
 }
 
 }  // namespace
+
+Result<TrafficMarks> ParseTrafficMarks(std::string_view dscp, std::string_view priority) {
+  TrafficMarks marks;
+  FFR_TRY(TakeMarks<TrafficMark::kDscpMax>(dscp, "dscp", &TrafficMark::dscp, marks));
+  FFR_TRY(TakeMarks<TrafficMark::kPriorityMax>(priority, "socket_priority", &TrafficMark::priority,
+                                               marks));
+  return marks;
+}
 
 Result<std::vector<std::string>> ParseOrigins(std::string_view text) {
   std::vector<std::string> origins;

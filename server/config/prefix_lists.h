@@ -8,6 +8,7 @@
 #include <vector>
 
 #include <ffrecord/result.h>
+#include <ffrecord/runtime.h>
 
 namespace ffrecord::server {
 
@@ -25,6 +26,10 @@ std::size_t NestedQuotaCount(const std::map<std::string, std::uint64_t>& quotas)
 // to kTenantWeightMax.
 inline constexpr std::uint32_t kTenantWeightMax = 100;
 Result<std::map<std::string, std::uint32_t>> ParseTenantWeights(std::string_view text);
+
+// The marks of TrafficMarks::classes, "urgent=46, prefetch=8": DSCPs and priorities of sockets.
+// Classes that a list does not name have none. Fails as ParseQuotas().
+Result<TrafficMarks> ParseTrafficMarks(std::string_view dscp, std::string_view priority);
 
 // Places that daemons may fetch files from, "s3://bucket/data, /mnt/shared": buckets, prefixes and
 // absolute folders. Without the slash that one may end with. Fails as ParseQuotas().

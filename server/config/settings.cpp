@@ -172,6 +172,7 @@ Result<void> CheckSettings(const Settings& settings) {
   FFR_TRY(CheckTls(settings));
   FFR_TRY(ParseQuotas(settings.quotas));
   FFR_TRY(CheckTenantWeights(settings));
+  FFR_TRY(ParseTrafficMarks(settings.dscp, settings.socket_priority));
   FFR_TRY(CheckCluster(settings));
   if (settings.adopt && settings.cluster.empty())
     return Error{ErrorCode::kInvalidArgument,

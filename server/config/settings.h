@@ -28,6 +28,8 @@ struct Settings {
   std::string rdma_devices;  // Empty: all that can be used.
   std::uint32_t rdma_traffic_class = 0;
   std::uint32_t rdma_service_level = 0;
+  std::string dscp;                    // As ParseTrafficMarks reads it; empty: packets have none.
+  std::string socket_priority;         // The same.
   std::uint32_t connections = 10'000;  // BUSY beyond.
   std::uint32_t inflight_mib = 64;     // Read and not yet sent, for each core.
   std::uint32_t read_ahead_mib = 256;  // Read ahead of plans and not yet asked for; 0: nothing is.

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <ffrecord/result.h>
+#include <ffrecord/runtime.h>
 
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/frame.h"
@@ -83,6 +84,13 @@ inline constexpr std::array<LabelledCounters<net::EntryStatus>::Name, 9> kEntrie
     {net::EntryStatus::kDeadline, "deadline"},
 }};
 
+inline constexpr std::array<LabelledCounters<TrafficClass>::Name, kTrafficClassCount> kTraffic{{
+    {TrafficClass::kUrgent, "urgent"},
+    {TrafficClass::kPrefetch, "prefetch"},
+    {TrafficClass::kCheckpoint, "checkpoint"},
+    {TrafficClass::kRepair, "repair"},
+}};
+
 }  // namespace metric_names
 
 // Times of requests by stage. The stages of a batch read:
@@ -147,7 +155,14 @@ struct alignas(64) WorkerMetrics : MetricSet {
   LabelledCounters<Transport> read_bytes{*this, "ffrecord_read_bytes_total",
                                          "Bytes read for clients.", "transport",
                                          metric_names::kTransports};
+  LabelledCounters<TrafficClass> class_read_bytes{*this, "ffrecord_class_read_bytes_total",
+                                                  "Bytes read for clients, by traffic class.",
+                                                  "class", metric_names::kTraffic};
   Counter written_bytes{*this, "ffrecord_written_bytes_total", "Bytes of extents written."};
+  LabelledCounters<TrafficClass> class_written_bytes{
+      *this, "ffrecord_class_written_bytes_total",
+      "Bytes of extents written, by traffic class. Clients that state none upload checkpoints.",
+      "class", metric_names::kTraffic};
   Counter batches = Depth("batches");
   Counter disk_reads = Depth("disk_reads");
   Counter jobs = Depth("jobs");

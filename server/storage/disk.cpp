@@ -43,6 +43,13 @@ Result<std::unique_ptr<Disk>> Disk::Open(const fs::path& folder, const DiskId& i
   return disk;
 }
 
+std::string Disk::name() const {
+  std::string name = folder_.parent_path().string();
+  for (char& c : name)
+    if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
+  return name;
+}
+
 Result<UniqueFd> Disk::OpenFile(const ExtentId& id) const {
   const std::string name = ExtentPath(id).string();
   // O_NONBLOCK: a FIFO is refused below, and not waited for.

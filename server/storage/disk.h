@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <utility>
 
 #include <ffrecord/result.h>
@@ -32,6 +33,8 @@ class Disk {
 
   const DiskId& id() const noexcept { return id_; }
   const std::filesystem::path& folder() const noexcept { return folder_; }
+  // For people and labels: the data folder, of printable ASCII without quotes.
+  std::string name() const;
   std::filesystem::path PathOf(const ExtentId& id) const { return folder_ / ExtentPath(id); }
 
   // The extent's file, for reading. No link is followed, and nothing outside the folder is reached,

@@ -14,7 +14,10 @@ _TRAINING, _LOADING, _PUMP = 1, 2, 3  # Threads.
 _BUCKETS = 4
 DAEMONS = ("10.0.0.1:9400", "10.0.0.2:9400")
 FOLDER = "/data/train"
-_NAMES = ["", *DAEMONS, FOLDER, "ffrecord group 0"]
+DISK = "/data/disk3"
+"""Of the first daemon."""
+_AT_DISK = f"{DAEMONS[0]} disk {DISK}"
+_NAMES = ["", *DAEMONS, FOLDER, "ffrecord group 0", _AT_DISK]
 _NUMBER = {name: number for number, name in enumerate(_NAMES)}
 
 
@@ -155,7 +158,7 @@ class _Maker:
                 begin,
                 begin + sum(answered.values()),
                 thread=_LOADING,
-                name=DAEMONS[0],
+                name=_AT_DISK if stage == "disk" else DAEMONS[0],
                 first=answered["disk"] // 1000,
                 second=answered["queue"] // 1000,
             )

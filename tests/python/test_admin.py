@@ -174,6 +174,9 @@ def test_the_metrics_count_what_was_done(daemon: Daemon, records: Path) -> None:
     assert after['ffrecord_entries_total{status="corrupt"}'] == 0
     assert after['ffrecord_read_bytes_total{transport="tcp"}'] >= 30_000
     assert after['ffrecord_read_bytes_total{transport="shm"}'] >= 20_000
+    assert after['ffrecord_class_read_bytes_total{class="urgent"}'] >= 50_000
+    assert after['ffrecord_class_read_bytes_total{class="prefetch"}'] == 0
+    assert after['ffrecord_class_written_bytes_total{class="checkpoint"}'] >= 100_000
     assert after["ffrecord_written_bytes_total"] == after["ffrecord_extent_bytes"] >= 100_000
     assert after['ffrecord_requests_total{type="publish"}'] == 1
     assert batches >= 2

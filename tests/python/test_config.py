@@ -14,7 +14,7 @@ import pytest
 import cli
 from daemon import Daemon, program
 
-KEYS_MAX = 43  # 18 of them of clusters alone.
+KEYS_MAX = 45  # 18 of them of clusters alone.
 
 
 def ffrecordd(*arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -156,6 +156,9 @@ IN_CLUSTER = ["--cluster", "c", "--coordinator", "etcd:http://127.0.0.1:2379"]
         (["--tenant-weights", "a/=1.5", "--token-keys", "keys"], 2, "not 'a/=1.5'"),
         (["--tenant-weights", "a/=-1", "--token-keys", "keys"], 2, "not 'a/=-1'"),
         (["--tenant-weights", "a/=1,a/=2", "--token-keys", "keys"], 2, "each prefix once"),
+        (["--dscp", "urgent=64"], 2, "dscp: must be a list"),
+        (["--dscp", "bulk=1"], 2, "not 'bulk'"),
+        (["--socket-priority", "urgent=7"], 2, "socket_priority: must be a list"),
         (["--tenant-weights", "a/", "--token-keys", "keys"], 2, "tenant_weights: must be a list"),
         (["--tenant-weights", "a/=2"], 2, "give token_keys too"),
         ([*IN_CLUSTER, "--origins", "s3://b, s3://b/c/ , /mnt/x"], 0, ""),

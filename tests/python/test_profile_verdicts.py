@@ -17,7 +17,7 @@ from ffrecord._profile.causes import Findings
 from ffrecord._profile.files import EVENT, Process
 from ffrecord._profile.steps import PHASES
 from ffrecord._profile.verdict import sentence
-from profiled_runs import DAEMONS, FOLDER, Injected, profiles
+from profiled_runs import DAEMONS, DISK, FOLDER, Injected, profiles
 
 _ONE = [
     Injected("data", "storage"),
@@ -144,6 +144,12 @@ def test_the_verdict_names_where_the_records_are(
     found = findings((cause,), by_daemons=by_daemons)
     assert found.causes[0].place == place
     assert place in sentence(found)
+
+
+def test_the_verdict_names_the_slow_disk_of_a_daemon() -> None:
+    found = findings((Injected("data", "disk"),), by_daemons=True)
+    assert (found.causes[0].place, found.causes[0].disk) == (DAEMONS[0], DISK)
+    assert f": disk {DISK} of the daemon {DAEMONS[0]}" in sentence(found)
 
 
 def test_no_stage_is_named_that_does_not_explain_most_of_the_wait() -> None:

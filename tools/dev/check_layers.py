@@ -60,7 +60,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     f"{SERVICE}/jobs": BASE | {SERVICE, "server/storage"},
     f"{SERVICE}/connection": TRANSPORT
     | SERVICE_ROOMS
-    | {SERVICE, f"{SERVICE}/jobs", "server/storage"},
+    | {f"{LIB}/pace", SERVICE, f"{SERVICE}/jobs", "server/storage"},
     f"{SERVICE}/core": TRANSPORT
     | SERVICE_ROOMS
     | {f"{SERVICE}/connection", f"{SERVICE}/jobs"}
@@ -74,7 +74,7 @@ MAY_INCLUDE: dict[str, set[str]] = {
     | {f"{LIB}/record/read", f"{LIB}/object_store", f"{NET}/protocol"}
     | {f"{NET}/http", f"{NET}/replicas", f"{NET}/rpc"},
     "client/checkpoint": SOURCE | FORMAT | {f"{LIB}/object_store", f"{NET}/rpc", "client/dataset"},
-    "client/collective": TRANSPORT,
+    "client/collective": TRANSPORT | {f"{LIB}/pace"},
     "capi": set(),  # Public headers only, of the client too.
     "python/src": set(),  # Public headers only, in angle brackets: our first outside users.
     "tools": set(),

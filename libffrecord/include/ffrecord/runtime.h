@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 #include <ffrecord/export.h>
 #include <ffrecord/result.h>
@@ -98,6 +99,30 @@ FFR_EXPORT void AwaitTurn(TrafficClass traffic, std::uint64_t size_bytes);
 // thread and without a lock. Returns false if `give_up` has said true.
 FFR_EXPORT bool AwaitTurn(TrafficClass traffic, std::uint64_t size_bytes,
                           const std::function<bool()>& give_up);
+
+// How the operator's network treats a class: the marks on the packets of its TCP connections.
+// Marks order traffic only where the network is set up for them.
+struct TrafficMark {
+  static constexpr std::uint8_t kDscpMax = 63;
+  static constexpr std::uint8_t kPriorityMax = 6;  // Larger ones need CAP_NET_ADMIN.
+
+  std::optional<std::uint8_t> dscp{};  // In the IP header; none: 0.
+  // SO_PRIORITY, by which this machine's queues and VLAN tags go; none: 0.
+  std::optional<std::uint8_t> priority{};
+
+  bool operator==(const TrafficMark&) const = default;
+};
+struct TrafficMarks {
+  std::array<TrafficMark, kTrafficClassCount> classes{};  // By TrafficClass.
+  TrafficMark collectives{};
+};
+// Sets the marks of this process, for connections of storage that begin to transfer from now on and
+// for collective groups that are made from now on. Before the first call nothing is marked. Each
+// end marks what it sends, so a client and its daemons need the same marks. Over RDMA, the traffic
+// class and service level of the connection hold instead.
+//
+// Fails with kInvalidArgument if a mark is out of range; then nothing changes.
+FFR_EXPORT Result<void> SetTrafficMarks(const TrafficMarks& marks);
 
 // Since StartPacing().
 struct PacingCounters {

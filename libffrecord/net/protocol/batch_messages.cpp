@@ -153,7 +153,7 @@ Result<BatchRead> BatchRead::Decode(std::span<const std::byte> body) {
   if (!TakeFields(reader, batch.slab_id, count, batch.initial_grant_bytes, batch.deadline_ms,
                   batch.plan_id, batch.traffic_class, batch.options, Zeros<2>()) ||
       count == 0 || count > kBatchEntryCountMax || batch.traffic_class > Class::kRepair ||
-      batch.options > (BatchRead::kDoubted | BatchRead::kBring) ||
+      batch.options > (BatchRead::kDoubted | BatchRead::kBring | BatchRead::kNamesDisk) ||
       reader.remaining() != std::size_t{count} * kEntrySizeBytes)
     return MalformedBody("BATCH_READ");
   batch.entries.resize(count);
@@ -161,6 +161,35 @@ Result<BatchRead> BatchRead::Decode(std::span<const std::byte> body) {
     TakeFields(reader, entry.extent_index, entry.offset_bytes, entry.size_bytes,
                entry.slab_offset_bytes);
   return batch;
+}
+
+BatchRead::Class StatedClass(TrafficClass traffic) noexcept {
+  switch (traffic) {
+    case TrafficClass::kPrefetch:
+      return BatchRead::Class::kPrefetch;
+    case TrafficClass::kCheckpoint:
+      return BatchRead::Class::kCheckpoint;
+    case TrafficClass::kRepair:
+      return BatchRead::Class::kRepair;
+    case TrafficClass::kUrgent:
+      break;
+  }
+  return BatchRead::Class::kDemand;
+}
+
+TrafficClass TrafficOf(BatchRead::Class stated) noexcept {
+  switch (stated) {
+    case BatchRead::Class::kPrefetch:
+      return TrafficClass::kPrefetch;
+    case BatchRead::Class::kCheckpoint:
+      return TrafficClass::kCheckpoint;
+    case BatchRead::Class::kRepair:
+      return TrafficClass::kRepair;
+    case BatchRead::Class::kCollective:
+    case BatchRead::Class::kDemand:
+      break;
+  }
+  return TrafficClass::kUrgent;
 }
 
 std::vector<std::byte> BatchData::Encode() const {
@@ -184,15 +213,19 @@ Result<BatchData> BatchData::Decode(std::span<const std::byte> body) {
 }
 
 std::vector<std::byte> BatchDone::Encode() const {
-  return EncodeFields(ok_count, failed_count, size_bytes, queue_us, disk_us, grant_us, send_us,
-                      std::as_bytes(std::span(statuses)));
+  ByteWriter writer;
+  PutFields(writer, ok_count, failed_count, size_bytes, queue_us, disk_us, grant_us, send_us);
+  if (disk) PutFields(writer, *disk);
+  PutFields(writer, std::as_bytes(std::span(statuses)));
+  return std::move(writer).Take();
 }
 
-Result<BatchDone> BatchDone::Decode(std::span<const std::byte> body) {
+Result<BatchDone> BatchDone::Decode(std::span<const std::byte> body, bool names_disk) {
   ByteReader reader(body);
   BatchDone done;
   if (!TakeFields(reader, done.ok_count, done.failed_count, done.size_bytes, done.queue_us,
                   done.disk_us, done.grant_us, done.send_us) ||
+      (names_disk && !TakeFields(reader, done.disk.emplace())) ||
       !TakeStatuses(reader, std::uint64_t{done.ok_count} + done.failed_count, done.failed_count,
                     done.statuses))
     return MalformedBody("BATCH_DONE");

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <ffrecord/result.h>
+#include <ffrecord/runtime.h>
 
 #include "libffrecord/net/protocol/rdma_messages.h"
 
@@ -122,6 +124,8 @@ struct BatchRead {
   static constexpr std::uint8_t kDoubted = 1;
   // Another one: what the daemon lacks of these extents, which are members of stripes, it brings.
   static constexpr std::uint8_t kBring = 2;
+  // A third one, with kCapabilityDiskNames only: BatchDone names a disk.
+  static constexpr std::uint8_t kNamesDisk = 4;
 
   std::uint32_t slab_id = 0;  // 0: none, bytes come as BATCH_DATA.
   std::uint32_t initial_grant_bytes = kNoGrantLimit;
@@ -135,6 +139,10 @@ struct BatchRead {
   std::vector<std::byte> Encode() const;
   static Result<BatchRead> Decode(std::span<const std::byte> body);
 };
+
+// A class as requests state it, and back; kCollective is urgent.
+BatchRead::Class StatedClass(TrafficClass traffic) noexcept;
+TrafficClass TrafficOf(BatchRead::Class stated) noexcept;
 
 // A piece of an entry; its bytes are in the payload, in the order of the pieces, or, if the batch
 // names a slab, in their place there and the payload is empty. The pieces of one entry come in the
@@ -165,10 +173,13 @@ struct BatchDone {
   std::uint32_t grant_us = 0;
   std::uint32_t send_us = 0;
   std::vector<EntryStatus> statuses;  // One for each entry; empty if none failed.
+  // With BatchRead::kNamesDisk, and only then: the disk whose reads took the longest together;
+  // empty if none was read.
+  std::optional<std::string> disk = std::nullopt;
 
   bool operator==(const BatchDone&) const = default;
   std::vector<std::byte> Encode() const;
-  static Result<BatchDone> Decode(std::span<const std::byte> body);
+  static Result<BatchDone> Decode(std::span<const std::byte> body, bool names_disk = false);
 };
 
 }  // namespace ffrecord::net

@@ -42,6 +42,8 @@ enum Capability : std::uint64_t {
   // It is a node with names of its own that its cluster does not have yet: a list of another node
   // lacks them.
   kCapabilityOwnNames = 8192,
+  kCapabilityUploadClass = 16384,  // It takes the class of an upload: PutBegin.
+  kCapabilityDiskNames = 32768,    // It takes BatchRead::kNamesDisk.
 };
 
 using ClusterId = std::array<std::byte, 16>;

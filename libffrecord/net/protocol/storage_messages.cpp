@@ -33,12 +33,24 @@ bool TakeAcceptsOld(ByteReader& reader, bool& accepts_old) {
 
 }  // namespace
 
-std::vector<std::byte> PutBegin::Encode() const { return EncodeFields(id, size_bytes); }
+std::vector<std::byte> PutBegin::Encode() const {
+  ByteWriter writer;
+  PutFields(writer, id, size_bytes);
+  if (traffic_class) PutFields(writer, *traffic_class);
+  return std::move(writer).Take();
+}
 
 Result<PutBegin> PutBegin::Decode(std::span<const std::byte> body) {
+  ByteReader reader(body);
   PutBegin begin;
-  if (!DecodeFields(body, begin.id, begin.size_bytes) || begin.id == ExtentId{} ||
-      begin.size_bytes == 0 || begin.size_bytes > kPutSizeMax)
+  bool is_good = TakeFields(reader, begin.id, begin.size_bytes);
+  if (is_good && !reader.AtEnd()) {
+    begin.traffic_class.emplace();
+    is_good = TakeFields(reader, *begin.traffic_class) && reader.AtEnd() &&
+              *begin.traffic_class >= BatchRead::Class::kDemand &&
+              *begin.traffic_class <= BatchRead::Class::kRepair;
+  }
+  if (!is_good || begin.id == ExtentId{} || begin.size_bytes == 0 || begin.size_bytes > kPutSizeMax)
     return MalformedBody("PUT_BEGIN");
   return begin;
 }

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,8 @@ inline constexpr std::uint64_t kPutSizeMax = std::uint64_t{64} << 20;
 struct PutBegin {
   ExtentId id{};
   std::uint64_t size_bytes = 0;  // 1 to kPutSizeMax.
+  // Why it is uploaded. Only with kCapabilityUploadClass; none: the client does not say.
+  std::optional<BatchRead::Class> traffic_class = std::nullopt;
 
   bool operator==(const PutBegin&) const = default;
   std::vector<std::byte> Encode() const;

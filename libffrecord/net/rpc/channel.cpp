@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "libffrecord/net/transport/descriptor_passing.h"
+#include "libffrecord/net/transport/packet_marks.h"
 #include "libffrecord/net/transport/tls/tls.h"
+#include "libffrecord/pace/marks.h"
 
 namespace ffrecord::net {
 namespace {
@@ -34,6 +36,11 @@ Result<std::unique_ptr<Channel>> Channel::Open(std::unique_ptr<Endpoint> endpoin
   if (greeted) return channel;
   if (retry_after != nullptr) *retry_after = channel->retry_after();
   return std::move(greeted).error();
+}
+
+void Channel::MarkAs(TrafficClass traffic) noexcept {
+  const TrafficMark mark = pace::MarkOf(traffic);
+  if (std::exchange(mark_, mark) != mark) MarkPackets(*endpoint_, mark);
 }
 
 Result<std::unique_ptr<Channel>> Channel::OpenLocal(std::unique_ptr<Endpoint> endpoint,
@@ -70,7 +77,8 @@ Result<void> Channel::Greet(std::vector<std::byte> credential, Deadline deadline
   hello.capabilities = kCapabilityLocal | kCapabilityCancel | kCapabilityRdma | kCapabilityPlans |
                        kCapabilityPulls | kCapabilityCluster | kCapabilityIdentity |
                        kCapabilityWaiting | kCapabilityClasses | kCapabilityPatience |
-                       kCapabilityKnownNames | kCapabilityOwnNames;
+                       kCapabilityKnownNames | kCapabilityOwnNames | kCapabilityUploadClass |
+                       kCapabilityDiskNames;
   const auto reply = FFR_TRY(Call(FrameType::kHello, hello.Encode(), {}, deadline, "the greeting"));
   auto decoded = HelloReply::Decode(reply.body);
   if (!decoded) return Break(std::move(decoded).error());

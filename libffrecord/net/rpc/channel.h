@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ffrecord/result.h>
+#include <ffrecord/runtime.h>
 
 #include "libffrecord/net/protocol/messages.h"
 #include "libffrecord/net/transport/endpoint.h"
@@ -109,6 +110,8 @@ class Channel {
   // Why the frame that has just arrived refuses the request for `what`, and retry_after() if it is
   // BUSY. None: it refuses nothing.
   std::optional<Error> Refusal(std::string_view what);
+  // Marks packets that leave from now on as those of that class, by SetTrafficMarks().
+  void MarkAs(TrafficClass traffic) noexcept;
   // To wait for, after Poll() has said kNone.
   Endpoint* endpoint() noexcept { return endpoint_.get(); }
 
@@ -135,6 +138,7 @@ class Channel {
   bool broken_ = false;
   bool going_away_ = false;
   RetryAfter retry_after_;
+  TrafficMark mark_;
 };
 
 }  // namespace ffrecord::net

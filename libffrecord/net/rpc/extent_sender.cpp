@@ -23,6 +23,13 @@ std::uint32_t PlaceOf(std::uint32_t piece_number) {
 
 }  // namespace
 
+Result<std::uint64_t> SendPutBegin(Channel& channel, PutBegin begin, TrafficClass traffic) {
+  channel.MarkAs(traffic);
+  if ((channel.hello().capabilities & kCapabilityUploadClass) != 0)
+    begin.traffic_class = StatedClass(traffic);
+  return channel.Send(FrameType::kPutBegin, begin.Encode());
+}
+
 ExtentSender::~ExtentSender() {
   if (!under_way_.empty())
     (void)connection_.Break({ErrorCode::kUnavailable, "an upload was given up"});

@@ -6,6 +6,7 @@
 #include <span>
 
 #include <ffrecord/result.h>
+#include <ffrecord/runtime.h>
 
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/event_log.h"
@@ -13,6 +14,10 @@
 #include "libffrecord/net/rpc/daemon_connection.h"
 
 namespace ffrecord::net {
+
+// Asks over a channel for room for an extent, and says why it is uploaded, if the daemon takes
+// that. Marks what the channel sends from now on. Returns the request.
+Result<std::uint64_t> SendPutBegin(Channel& channel, PutBegin begin, TrafficClass traffic);
 
 // Brings the pieces of an open extent to a daemon, in their order: as payloads, or, if the
 // connection has memory for uploads, through that memory, which the daemon reads.

@@ -38,11 +38,16 @@ class GrantPace {
   std::uint64_t CreditOf(const RemoteCall* call) const noexcept {
     return IsPaced(call) ? kPacedCreditBytes : kCreditBytes;
   }
+  // Its credit that is left while batches are owed `owed_bytes`.
+  std::uint64_t RoomOf(const RemoteCall* call, std::uint64_t owed_bytes) const noexcept {
+    const std::uint64_t credit = CreditOf(call);
+    return credit - std::min(credit, owed_bytes);
+  }
   // How much more to grant now, if `wanted_bytes` are not granted and all batches are owed
   // `owed_bytes`; 0: nothing.
   std::uint64_t Next(const RemoteCall* call, std::uint64_t wanted_bytes, std::uint64_t owed_bytes) {
     const std::uint64_t credit = CreditOf(call);
-    const std::uint64_t room = std::min(wanted_bytes, credit - std::min(credit, owed_bytes));
+    const std::uint64_t room = std::min(wanted_bytes, RoomOf(call, owed_bytes));
     if (room < std::min({kStepBytes, credit / 2, wanted_bytes})) return 0;
     if (IsPaced(call)) is_held_ = !turn_.Come(room);
     return is_held_ ? 0 : room;

@@ -5,6 +5,7 @@
 
 #include "libffrecord/net/rpc/remote_files.h"
 #include "libffrecord/net/rpc/session.h"
+#include "libffrecord/pace/gate.h"
 
 namespace ffrecord::net {
 namespace {
@@ -169,6 +170,14 @@ ErrorCode RemoteAsk::StatusOf(const ExtentPart& part) const {
   if (next_.slab == nullptr || pool.quarantine_count() == quarantine_count_) return ErrorCode::kOk;
   const auto recovered = pool.Recover(part.destination);
   return recovered ? ErrorCode::kOk : recovered.error().code;
+}
+
+TrafficClass RemoteAsk::State(BatchRead& batch, std::uint64_t capabilities) {
+  const TrafficClass traffic = pace::Promoted(call_->traffic);
+  batch.traffic_class = StatedClass(traffic);
+  names_disk = EventLog::active() != nullptr && (capabilities & kCapabilityDiskNames) != 0;
+  if (names_disk) batch.options |= BatchRead::kNamesDisk;
+  return traffic;
 }
 
 bool RemoteAsk::Finish(const BatchDone& done, bool& has_told) {

@@ -87,6 +87,9 @@ class RemoteAsk {
 
   // Its entries; `base`: where the table of the connection holds the extents.
   std::vector<BatchEntry> Entries(std::uint32_t base) const;
+  // States its class, as it is now, and, if a profile is on and the daemon can, asks which disk was
+  // slow. Returns the class.
+  TrafficClass State(BatchRead& batch, std::uint64_t capabilities);
 
   // Compares pieces with what was asked for, and counts them as received. Their places in the order
   // of the payload, in `nowhere` if nobody wants them; empty with a slab. None: they are not what
@@ -123,6 +126,7 @@ class RemoteAsk {
   void NoteDone(std::uint16_t peer, const BatchDone& done) noexcept;
 
   bool is_cancelled = false;
+  bool names_disk = false;  // BATCH_DONE will name a disk.
 
  private:
   ErrorCode StatusOf(const ExtentPart& part) const;

@@ -339,9 +339,9 @@ Result<void> RemoteQueue::Ask(RemoteCall& call) {
     if (connects_ == Connects::kInPoll) batch.deadline_ms = MillisecondsUntil(call.deadline());
     if (trust_ == Trust::kDoubted) batch.options |= BatchRead::kDoubted;
     if (files_.has_stripes()) batch.options |= BatchRead::kBring;
+    line.MarkAs(ask.State(batch, line.hello().capabilities));
     batch.entries = ask.Entries(base);
-    const std::uint64_t credit = pace_.CreditOf(&call);
-    const std::uint64_t granted = ask.Grant(credit - std::min(credit, owed_bytes_));
+    const std::uint64_t granted = ask.Grant(pace_.RoomOf(&call, owed_bytes_));
     if (granted < ask.payload_bytes())
       batch.initial_grant_bytes = static_cast<std::uint32_t>(granted);
     return line.Send(FrameType::kBatchRead, batch.Encode());
@@ -354,7 +354,7 @@ Result<void> RemoteQueue::Ask(RemoteCall& call) {
   }
   entry_count_ += ask.entry_count();
   owed_bytes_ += ask.owed_bytes();
-  ask.NoteAsked(profiled_peer_.Of(line.peer()));
+  ask.NoteAsked(profiled_places_.Of(line.peer()));
   asks_.emplace(sent.value(), std::move(ask));
   return {};
 }
@@ -496,9 +496,9 @@ void RemoteQueue::TakePayload() {
 
 Result<void> RemoteQueue::TakeDone(Asks::iterator asked) {
   Connection& line = *connection();
-  auto done = BatchDone::Decode(line.body());
-  if (!done) return line.Break(std::move(done).error());
   RemoteAsk& ask = asked->second;
+  auto done = BatchDone::Decode(line.body(), ask.names_disk);
+  if (!done) return line.Break(std::move(done).error());
   // An extent may come later to where it is missing now.
   if (std::ranges::find(done.value().statuses, EntryStatus::kNotHere) !=
       done.value().statuses.end())
@@ -508,7 +508,7 @@ Result<void> RemoteQueue::TakeDone(Asks::iterator asked) {
     return line.Break({ErrorCode::kUnavailable, line.peer() + " lost some bytes of a batch"});
   if (has_told) ++told_count_;
   tries_->NoteServed();
-  ask.NoteDone(profiled_peer_.Of(line.peer()), done.value());
+  ask.NoteDone(profiled_places_.Of(line.peer(), done.value().disk), done.value());
   RemoteCall* const call = ask.call();
   if (call != nullptr && ask.has_left() && retries_ == Retries::kNever) {
     if (ask.EndLeft(ErrorCode::kUnavailable)) ++told_count_;

@@ -11,6 +11,7 @@
 #include "libffrecord/net/rpc/connecting.h"
 #include "libffrecord/net/rpc/owner_absence.h"
 #include "libffrecord/net/rpc/paced_reads.h"
+#include "libffrecord/net/rpc/profiled_places.h"
 #include "libffrecord/net/rpc/queue_events.h"
 #include "libffrecord/net/rpc/remote_call.h"
 #include "libffrecord/net/rpc/session.h"
@@ -132,7 +133,7 @@ class RemoteQueue final : public RangeQueue {
   OwnerAbsence absence_;
   bool has_more_ = false;                // Poll() has left something to be received.
   std::unique_ptr<QueueEvents> events_;  // Once somebody has asked for it.
-  ProfiledName profiled_peer_;
+  ProfiledPlaces profiled_places_;
 };
 
 }  // namespace ffrecord::net

@@ -53,6 +53,8 @@ class Cause:
     """The share of each part."""
     place: str
     """The daemon, the folder."""
+    disk: str
+    """The disk of the daemon."""
     saving: float
     """The share of the time of all steps that would be saved without it."""
     without_s: float
@@ -201,9 +203,10 @@ def _cause(steps: Steps, take: _Take, gain: Seconds, total: float, without_s: fl
     about = [rank] if rank is not None else steps.ranks
     window = int(steps.begin_ns.min()), int(steps.end_ns.max())
     stages: dict[str, float] = {}
-    place = ""
+    place = disk = ""
     if kind == "data":
         stages, place = _loading(about, window)
+        disk = _disk_of(about, window)
     elif kind == "checkpoint":
         stages, place = _saving(about, window)
     stage = next((name for name, share in stages.items() if share >= EXPLAINS), "")
@@ -221,6 +224,7 @@ def _cause(steps: Steps, take: _Take, gain: Seconds, total: float, without_s: fl
         stage=stage,
         stages=stages,
         place=place,
+        disk=disk,
         saving=float(gain.sum()) / total,
         without_s=without_s,
         steps=len(having),
@@ -283,7 +287,7 @@ def _place_of(ranks: Sequence[Rank], window: tuple[int, int]) -> str:
     places: list[str] = []
     for rank in ranks:
         for event in _in(rank.of(DAEMON_READ), window):
-            name = rank.names[int(event["name"])]
+            name = _daemon_and_disk(rank.names[int(event["name"])])[0]
             spent = int(event["end_ns"]) - int(event["begin_ns"])
             by_daemon[name] = by_daemon.get(name, 0.0) + spent / 1e9
         places += [rank.names[int(event["name"])] for event in rank.of(SOURCE)]
@@ -292,6 +296,23 @@ def _place_of(ranks: Sequence[Rank], window: tuple[int, int]) -> str:
         name, share = next(iter(shares.items()))
         return name if share >= EXPLAINS else ""
     return places[-1] if len(set(places)) == 1 else ""
+
+
+def _disk_of(ranks: Sequence[Rank], window: tuple[int, int]) -> str:
+    """The disk that explains the time of the disks of daemons."""
+    by_disk: dict[str, float] = {}
+    for rank in ranks:
+        for event in _in(rank.of(DAEMON_READ), window):
+            name = rank.names[int(event["name"])]
+            by_disk[name] = by_disk.get(name, 0.0) + float(event["first"])
+    name, share = next(iter(_shares(by_disk).items()), ("", 0.0))
+    return _daemon_and_disk(name)[1] if share >= EXPLAINS else ""
+
+
+def _daemon_and_disk(name: str) -> tuple[str, str]:
+    """Both parts of the name of a read's place; the disk is empty if the daemon told none."""
+    daemon, _, disk = name.partition(" disk ")
+    return daemon, disk
 
 
 def _saving(ranks: Sequence[Rank], window: tuple[int, int]) -> tuple[dict[str, float], str]:

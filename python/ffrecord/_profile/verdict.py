@@ -95,6 +95,8 @@ def _what(cause: Cause) -> str:
         where += f" on {cause.host}"
     if cause.kind == "data":
         by = f": {_STAGES[cause.stage]}" if cause.stage else ""
+        if cause.stage == "disk" and cause.place and cause.disk:
+            by = f": disk {cause.disk} of the daemon"
         at = (
             f" {cause.place}" if cause.place and cause.stage in ("disk", "queue", "network") else ""
         )

@@ -13,6 +13,7 @@ from ffrecord._base.lazy_names import later
 from ffrecord._ffrecord import (
     await_turn,
     is_pacing,
+    mark_traffic,
     pacing_counters,
     phase_begin,
     phase_end,
@@ -32,6 +33,7 @@ __all__ = [
     "await_turn",
     "detach",
     "is_pacing",
+    "mark_traffic",
     "pacing_counters",
     "phase_begin",
     "phase_end",

@@ -9,6 +9,7 @@
 #include "libffrecord/net/protocol/batch_messages.h"
 #include "libffrecord/net/protocol/metadata_messages.h"
 #include "libffrecord/net/protocol/storage_messages.h"
+#include "libffrecord/net/rpc/extent_sender.h"
 
 namespace ffrecord::server {
 namespace {
@@ -105,6 +106,7 @@ Result<void> ReadPiece(net::Channel& peer, const net::BatchEntry& piece, net::De
   batch.traffic_class = traffic_class;
   batch.options = options;
   batch.entries = {piece};
+  peer.MarkAs(net::TrafficOf(traffic_class));
   const auto request = FFR_TRY(peer.Send(FrameType::kBatchRead, batch.Encode()));
   return PieceReader(peer, piece.size_bytes).Read(request, deadline, take);
 }
@@ -257,10 +259,11 @@ Result<void> ReadExtentPart(net::Channel& peer, const ExtentId& id, std::uint64_
 
 Result<void> StoreExtent(net::Channel& peer, const ManifestExtent& extent,
                          std::span<const std::byte> bytes, net::Deadline deadline) {
-  const net::PutBegin begin{extent.id, extent.size_bytes};
-  const auto begun =
-      FFR_TRY(peer.Call(FrameType::kPutBegin, begin.Encode(), {}, deadline, "an extent"));
-  const bool is_there = FFR_TRY(net::PutBeginReply::Decode(begun.body)).already_sealed;
+  const auto request =
+      FFR_TRY(net::SendPutBegin(peer, {extent.id, extent.size_bytes}, TrafficClass::kRepair));
+  const auto header = FFR_TRY(peer.Receive(request, deadline, "an extent"));
+  if (header.type != net::ReplyTo(FrameType::kPutBegin)) return Senseless(peer);
+  const bool is_there = FFR_TRY(net::PutBeginReply::Decode(peer.body())).already_sealed;
   for (std::size_t offset = 0; !is_there && offset < bytes.size(); offset += kPieceBytes) {
     const std::array payload{
         bytes.subspan(offset, std::min<std::size_t>(kPieceBytes, bytes.size() - offset))};

@@ -59,7 +59,8 @@ Result<void> Greeting::TakeHello(const Frame& frame) {
   const bool is_node = context_.cluster != nullptr && !was_alone_;
   had_own_names_ = is_node && HasOwnNames(*context_.cluster);
   const std::uint64_t own =
-      net::kCapabilityCancel | net::kCapabilityPulls |
+      net::kCapabilityCancel | net::kCapabilityPulls | net::kCapabilityUploadClass |
+      net::kCapabilityDiskNames |
       (context_.read_ahead.takes_plans() ? net::kCapabilityPlans : net::kCapabilityNone) |
       (is_node ? net::kCapabilityCluster | net::kCapabilityWaiting | net::kCapabilityClasses |
                      net::kCapabilityPatience | net::kCapabilityKnownNames

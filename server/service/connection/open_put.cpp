@@ -84,6 +84,7 @@ Result<void> OpenPut::Append(std::span<const std::byte> bytes) {
   write_time_ += Clock::now() - started;
   if (appended) {
     context_.metrics.written_bytes.Add(bytes.size());
+    context_.metrics.class_written_bytes[traffic()].Add(bytes.size());
     if (Clock::now() - heard_ > kHeardInterval) {
       context_.names.NoteHeard(begin_.id);
       heard_ = Clock::now();

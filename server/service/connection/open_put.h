@@ -34,6 +34,9 @@ class OpenPut {
   OpenPut& operator=(const OpenPut&) = delete;
 
   const ExtentId& id() const noexcept { return begin_.id; }
+  TrafficClass traffic() const noexcept {
+    return net::TrafficOf(begin_.traffic_class.value_or(net::BatchRead::Class::kCheckpoint));
+  }
   // Where the jobs that follow on the first one run.
   static ConnectionJobs::StrandPlace StrandOf(const std::shared_ptr<OpenPut>& put) {
     return {put, &put->strand_};

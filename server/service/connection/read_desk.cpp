@@ -4,6 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "libffrecord/net/transport/packet_marks.h"
+#include "libffrecord/pace/marks.h"
 #include "server/service/cluster/cluster_service.h"
 #include "server/service/cluster/doubted_extents.h"
 #include "server/service/connection/replies.h"
@@ -131,6 +133,8 @@ Result<void> ReadDesk::TakeBatchRead(const Frame& frame) {
     if (!found) return conversation_.SendError(frame.header.request_id, found.error());
     slab = std::move(found).value();
   }
+  const TrafficMark mark = pace::MarkOf(net::TrafficOf(batch.traffic_class));
+  if (std::exchange(mark_, mark) != mark) net::MarkPackets(conversation_.endpoint(), mark);
   reads_.Begin(frame.header.request_id, batch, table_, std::move(slab));
   return {};
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ffrecord/result.h>
+#include <ffrecord/runtime.h>
 
 #include "libffrecord/base/clock.h"
 #include "libffrecord/net/protocol/batch_messages.h"
@@ -74,6 +75,7 @@ class ReadDesk {
   Conversation& conversation_;
   Caller& caller_;
   ConnectionJobs& jobs_;
+  TrafficMark mark_;                          // The mark of packets that leave now.
   std::vector<ExtentPtr> table_;              // The extents that are bound, by number.
   std::vector<DeletedPlace> deleted_places_;  // By index, as found last.
   std::shared_ptr<Plans> plans_ = std::make_shared<Plans>();  // Jobs add to them.

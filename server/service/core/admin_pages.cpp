@@ -53,14 +53,11 @@ std::string_view StateOf(const Disk& disk) {
   return disk.reads().is_suspect() ? "suspect" : "good";
 }
 
-// The label of each disk: its folder, without characters that a label escapes.
+// The label of each disk: its name, or its id if another disk has that name.
 std::vector<std::string> LabelsOf(std::span<const std::unique_ptr<Disk>> disks) {
   std::vector<std::string> labels;
   for (const auto& disk : disks) {
-    std::string name = disk->folder().parent_path().string();
-    for (char& c : name)
-      if (c < ' ' || c > '~' || c == '"' || c == '\\') c = '_';
-    std::string label = Label("disk", name);
+    std::string label = Label("disk", disk->name());
     if (std::ranges::find(labels, label) != labels.end()) label = Label("disk", Hex(disk->id()));
     labels.push_back(std::move(label));
   }

@@ -115,6 +115,8 @@ void BatchReads::Begin(std::uint64_t request_id, const net::BatchRead& request,
                        std::span<const ExtentPtr> table, std::shared_ptr<const ClientSlab> slab) {
   Batch batch;
   batch.request_id = request_id;
+  batch.traffic = net::TrafficOf(request.traffic_class);
+  batch.names_disk = (request.options & net::BatchRead::kNamesDisk) != 0;
   batch.plan = PlanBatch(request.entries, table, slab.get());
   if (slab)
     for (const auto& entry : request.entries) batch.slab_offsets.push_back(entry.slab_offset_bytes);
@@ -130,8 +132,13 @@ void BatchReads::Begin(std::uint64_t request_id, const net::BatchRead& request,
                        ? Clock::time_point::max()
                        : batch.arrived + std::chrono::milliseconds(request.deadline_ms);
   entry_count_ += request.entries.size();
+  if (batch.traffic == TrafficClass::kUrgent) urgent_until_ = next_batch_ + 1;
   batches_.emplace(next_batch_++, std::move(batch));
   metrics_.batches.Add();
+}
+
+TrafficClass BatchReads::ServedAs(std::uint64_t number) const {
+  return number < urgent_until_ ? TrafficClass::kUrgent : batches_.at(number).traffic;
 }
 
 void BatchReads::Grant(std::uint64_t request_id, std::uint64_t total_bytes) {
@@ -225,7 +232,7 @@ bool BatchReads::StartRead(std::uint64_t number, Batch& batch, std::uint32_t run
   ++reading_count_;
   batch.runs[run].state = RunState::kReading;
   *held_bytes_ += planned.size_bytes;
-  return disk_.Start({connection_, number, run}, planned,
+  return disk_.Start({connection_, number, run, ServedAs(number)}, planned,
                      IsReadInPlace(batch) ? PlaceInSlab(batch, planned) : nullptr, batch.deadline);
 }
 
@@ -250,7 +257,8 @@ bool BatchReads::StartRuns() {
         break;
       }
       const bool is_window_full = *held_bytes_ > 0 && *held_bytes_ + run.size_bytes > kWindowBytes;
-      if (is_window_full || (*held_bytes_ > 0 && !disk_.HasRoomFor(**run.extent))) {
+      if (is_window_full ||
+          (*held_bytes_ > 0 && !disk_.HasRoomFor(**run.extent, ServedAs(number)))) {
         if (reading_count_ == 0) batch.stalled = now;
         return !is_window_full;
       }
@@ -312,6 +320,8 @@ void BatchReads::Take(DiskReader::Completed completed) {
   --reading_count_;
   const std::uint32_t run = completed.ticket.run;
   batch.ended = Clock::now();
+  if (batch.names_disk && completed.disk != nullptr)
+    batch.disk_times[completed.disk] += completed.read_time;
   if (completed.status != EntryStatus::kOk || batch.is_cancelled) {
     Release(completed.size_bytes);
     batch.begun_bytes -= PayloadOf(batch, run);
@@ -417,6 +427,12 @@ Result<void> BatchReads::Send(net::Endpoint& endpoint, OutgoingPayload& payload)
   return {};
 }
 
+std::string BatchReads::SlowestDisk(const Batch& batch) {
+  const auto slowest = std::ranges::max_element(batch.disk_times, {},
+                                                [](const auto& entry) { return entry.second; });
+  return slowest == batch.disk_times.end() ? "" : slowest->first->name();
+}
+
 Result<void> BatchReads::SendDone(const Batch& batch, net::Endpoint& endpoint,
                                   OutgoingPayload& payload) {
   net::BatchDone done;
@@ -429,6 +445,7 @@ Result<void> BatchReads::SendDone(const Batch& batch, net::Endpoint& endpoint,
     }
   }
   if (done.failed_count > 0) done.statuses = batch.plan.statuses;
+  if (batch.names_disk) done.disk = SlowestDisk(batch);
   done.queue_us = Microseconds(batch.arrived, batch.started);
   done.disk_us = Microseconds(batch.started, batch.ended - batch.stalled_time);
   done.grant_us = Microseconds({}, Clock::time_point(batch.stalled_time));
@@ -442,6 +459,7 @@ void BatchReads::Measure(const Batch& batch, const net::BatchDone& done, std::st
                          OutgoingPayload& payload) {
   for (const net::EntryStatus status : batch.plan.statuses) metrics_.entries[status].Add();
   metrics_.read_bytes[TransportOf(transport)].Add(done.size_bytes);
+  metrics_.class_read_bytes[batch.traffic].Add(done.size_bytes);
   metrics_.times.read_queue.Observe(batch.started - batch.arrived);
   // A batch that ended at its deadline may have stalled for longer than anything was read.
   metrics_.times.read_disk.Observe(

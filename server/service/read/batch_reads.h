@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,7 +28,8 @@ namespace ffrecord::server {
 
 // The batch reads of one connection: plans them, keeps the disk busy within the connection's
 // window, sends each run as it completes, to the client's slab if it has one, and ends each batch
-// with BATCH_DONE. Thread-bound.
+// with BATCH_DONE. Batches begin in their order, whatever their classes: those before an urgent one
+// are as urgent. Thread-bound.
 class BatchReads {
  public:
   // Bytes being read for a connection, or read and not yet sent: enough to keep disk and network
@@ -81,6 +83,9 @@ class BatchReads {
   };
   struct Batch {
     std::uint64_t request_id = 0;
+    TrafficClass traffic = TrafficClass::kUrgent;  // As the client stated it.
+    bool names_disk = false;
+    std::map<const Disk*, Clock::duration> disk_times;  // Times of reads, if it names one.
     RunPlan plan;
     std::vector<std::uint32_t> entry_sizes;
     std::shared_ptr<const ClientSlab> slab;
@@ -126,6 +131,9 @@ class BatchReads {
   OutgoingPayload::Owner OwnerOf(Run& run, std::uint32_t size_bytes);
 
   bool StartRuns();
+  // The class by which that batch is served now.
+  TrafficClass ServedAs(std::uint64_t number) const;
+  static std::string SlowestDisk(const Batch& batch);
   void NoteWanted(const Batch& batch, std::uint32_t run);
   void TellWanted();
 
@@ -137,6 +145,7 @@ class BatchReads {
   std::uint32_t reading_count_ = 0;         // Runs of this connection that are with the disk.
   std::map<std::uint64_t, Batch> batches_;  // By a number that rises; the oldest is served first.
   std::uint64_t next_batch_ = 0;
+  std::uint64_t urgent_until_ = 0;  // The newest urgent batch is before this one.
   std::size_t entry_count_ = 0;
   bool has_completed_ = false;
   std::vector<ReadAhead::Wanted> wanted_;  // In one call, while there are plans.

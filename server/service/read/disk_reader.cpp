@@ -47,11 +47,23 @@ DiskReader::~DiskReader() {
   DrainOrDie(*engine_);
 }
 
-bool DiskReader::HasRoomFor(const Extent& extent) const noexcept {
+bool DiskReader::HasRoomFor(const Extent& extent, TrafficClass traffic) const noexcept {
   if (!has_room()) return false;
   const auto queue = std::ranges::find(queues_, WholeOf(extent.disk), &Queue::disk);
-  return disk_count_ == 1 || queue == queues_.end() ||
-         queue->reading_bytes < held_bytes_max_ / disk_count_;
+  const std::uint64_t share = held_bytes_max_ / disk_count_;
+  const bool is_full = disk_count_ > 1 && queue != queues_.end() && queue->reading_bytes >= share;
+  if (is_full || traffic == TrafficClass::kUrgent) return !is_full;
+  if (held_bytes_ >= held_bytes_max_ - held_bytes_max_ / 4) return false;
+  if (queue == queues_.end()) return true;
+  const bool is_beside_urgent = queue->reading_bytes > queue->background_bytes ||
+                                Clock::now() - queue->urgent_at < kUrgentRecently;
+  const std::uint64_t limit = share - share / 4;
+  return queue->background_bytes < (is_beside_urgent ? std::min(limit, kBesideUrgentBytes) : limit);
+}
+
+void DiskReader::Leave(Queue& queue, const Ticket& ticket, std::uint64_t size_bytes) {
+  queue.reading_bytes -= size_bytes;
+  if (!IsUrgent(ticket)) queue.background_bytes -= size_bytes;
 }
 
 DiskReader::Queue& DiskReader::QueueOf(const Disk* disk) {
@@ -65,8 +77,8 @@ Result<void> DiskReader::Submit() {
     const std::size_t room = part - std::min<std::size_t>(part, queue.reading_count);
     const std::size_t count = std::min(queue.queued.size(), room);
     if (count == 0) continue;
-    const std::uint32_t taken = FFR_TRY(engine_->Submit(std::span(queue.queued).first(count)));
-    queue.queued.erase(queue.queued.begin(), queue.queued.begin() + taken);
+    const std::uint32_t taken = FFR_TRY(engine_->Submit(queue.queued.First(count)));
+    queue.queued.DropFirst(taken);
     queue.reading_count += taken;
   }
   return {};
@@ -110,7 +122,12 @@ bool DiskReader::Start(const Ticket& ticket, const ReadRun& run, PooledBuffer pl
                        Clock::time_point deadline) {
   const ExtentPtr& extent = *run.extent;
   held_bytes_ += run.size_bytes;
-  QueueOf(extent->disk).reading_bytes += run.size_bytes;
+  Queue& queue = QueueOf(extent->disk);
+  queue.reading_bytes += run.size_bytes;
+  if (IsUrgent(ticket))
+    queue.urgent_at = Clock::now();
+  else
+    queue.background_bytes += run.size_bytes;
   WaitingRun waiting{ticket, run.offset_bytes, run.size_bytes, std::move(place), deadline};
   if (const auto file = files_.Find(extent)) {
     Enqueue(std::move(waiting), file, false);
@@ -158,7 +175,7 @@ void DiskReader::Enqueue(WaitingRun run, const OpenExtentPtr& file, bool has_wai
   request.buffer = *buffer.value();
   auto read = std::make_unique<Read>(run.ticket, std::move(buffer).value(), file, request);
   read->has_waited = has_waited;
-  queue.queued.push_back(&read->transfer.request());
+  queue.queued.Push(&read->transfer.request(), IsUrgent(read->ticket));
   must_submit_ = true;
   Transfer* const key = &read->transfer;
   reads_.emplace(key, std::move(read));
@@ -166,7 +183,7 @@ void DiskReader::Enqueue(WaitingRun run, const OpenExtentPtr& file, bool has_wai
 
 // Ends a run that the engine has not taken.
 void DiskReader::End(const Disk* disk, Completed completed) {
-  QueueOf(disk).reading_bytes -= completed.size_bytes;
+  Leave(QueueOf(disk), completed.ticket, completed.size_bytes);
   ++room_count_;
   ended_.push_back(std::move(completed));
 }
@@ -198,7 +215,7 @@ void DiskReader::Withdraw(std::uint64_t connection, std::optional<std::uint64_t>
     End(disk, {ticket, nullptr, size_bytes, net::EntryStatus::kCancelled});
   };
   for (Queue& queue : queues_)
-    std::erase_if(queue.queued, [&](const IoRequest* request) {
+    queue.queued.DropIf([&](const IoRequest* request) {
       const auto read = reads_.find(static_cast<Transfer*>(request->user));
       if (!is_meant(read->second->ticket)) return false;
       cancel(queue.disk, read->second->ticket,
@@ -261,11 +278,14 @@ void DiskReader::TakeBack(const IoRequest& request, std::vector<Completed>& comp
   FFR_ASSERT(read != reads_.end());
   Queue& queue = QueueOf(read->second->file->extent->disk);
   --queue.reading_count;
-  if (!transfer->Finish()) return queue.queued.push_back(&transfer->request());
-  queue.reading_bytes -= read->second->buffer->size();
+  if (!transfer->Finish())
+    return queue.queued.Push(&transfer->request(), IsUrgent(read->second->ticket));
+  Leave(queue, read->second->ticket, read->second->buffer->size());
   ++room_count_;
   completed.push_back(Finish(*read->second));
   completed.back().has_waited = read->second->has_waited;
+  completed.back().disk = queue.disk;
+  completed.back().read_time = Clock::now() - read->second->started;
   reads_.erase(read);
 }
 

@@ -20,6 +20,7 @@
 #include "libffrecord/io/transfer.h"
 #include "server/service/read/read_buffers.h"
 #include "server/service/read/run_plan.h"
+#include "server/service/read/run_queue.h"
 #include "server/service/read/waiting_runs.h"
 #include "server/storage/open_extents.h"
 
@@ -36,6 +37,10 @@ namespace ffrecord::server {
 class DiskReader {
  public:
   static constexpr std::uint32_t kDepth = 256;
+  // Bytes that are not urgent and read from one disk at a time beside urgent ones: while one of
+  // these is read, or began within kUrgentRecently.
+  static constexpr std::uint64_t kBesideUrgentBytes = std::uint64_t{8} << 20;
+  static constexpr std::chrono::milliseconds kUrgentRecently{100};
 
   using MakeEngine = std::function<Result<std::unique_ptr<IoEngine>>(std::uint32_t depth)>;
 
@@ -54,6 +59,9 @@ class DiskReader {
     // open.
     std::optional<Resident> resident = std::nullopt;
     bool has_waited = false;  // For its file.
+    // If it was read: the disk, and how long that took.
+    const Disk* disk = nullptr;
+    Clock::duration read_time{};
   };
 
   struct Bounds {
@@ -83,8 +91,11 @@ class DiskReader {
   std::uint64_t held_bytes() const noexcept { return held_bytes_; }
   std::size_t disk_count() const noexcept { return disk_count_; }
   bool has_room() const noexcept { return held_bytes_ < held_bytes_max_; }
-  // Whether this disk may start another read; each disk is limited to its share.
-  bool HasRoomFor(const Extent& extent) const noexcept;
+  // Whether this disk may start another read; each disk is limited to its share. Reads that are not
+  // urgent leave a quarter of it to those that are. Beside urgent ones they are limited to what
+  // keeps a disk busy, so that an urgent one waits for no more than that.
+  bool HasRoomFor(const Extent& extent,
+                  TrafficClass traffic = TrafficClass::kUrgent) const noexcept;
   // Rises whenever there may be more room than before, also where only one disk has it: who found
   // none need not look again before.
   std::uint64_t room_count() const noexcept { return room_count_; }
@@ -135,11 +146,18 @@ class DiskReader {
   };
   struct Queue {
     const Disk* disk = nullptr;
-    std::vector<IoRequest*> queued = {};  // Not yet taken by the engine.
+    RunQueue queued = {};  // Not yet taken by the engine.
     std::uint32_t reading_count = 0;
-    std::uint64_t reading_bytes = 0;  // Bytes of both, and of runs that wait for their file.
+    std::uint64_t reading_bytes = 0;     // Bytes of both, and of runs that wait for their file;
+    std::uint64_t background_bytes = 0;  // how many of them are not urgent.
+    Clock::time_point urgent_at{};       // When an urgent run was started last.
   };
+  static bool IsUrgent(const Ticket& ticket) noexcept {
+    return ticket.traffic == TrafficClass::kUrgent;
+  }
   Queue& QueueOf(const Disk* disk);
+  // `size_bytes` of a run are with its disk no more.
+  static void Leave(Queue& queue, const Ticket& ticket, std::uint64_t size_bytes);
   Result<void> Submit();
   std::optional<Resident> FindIn(const OpenExtentPtr& file, std::uint64_t offset_bytes,
                                  std::uint32_t size_bytes, const Extent*& whole,

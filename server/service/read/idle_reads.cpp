@@ -57,7 +57,8 @@ void IdleReads::StartOne(const ReadAhead::Run& run) {
   newest_number_ = run.number;
   // By the number of the run in the ticket its disk is found again.
   (void)disk_.Start(
-      {kConnection, run.number, static_cast<std::uint32_t>(with - in_flight_.begin())},
+      {kConnection, run.number, static_cast<std::uint32_t>(with - in_flight_.begin()),
+       TrafficClass::kPrefetch},
       {.extent = &run.extent, .offset_bytes = run.offset_bytes, .size_bytes = run.size_bytes},
       Place(run.size_bytes));
 }

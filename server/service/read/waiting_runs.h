@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include <ffrecord/runtime.h>
+
 #include "libffrecord/base/buffer_pool.h"
 #include "libffrecord/base/clock.h"
 #include "server/storage/extent_store.h"
@@ -19,6 +21,7 @@ struct ReadTicket {
   std::uint64_t connection = 0;
   std::uint64_t batch = 0;
   std::uint32_t run = 0;
+  TrafficClass traffic = TrafficClass::kUrgent;
 };
 
 // A run whose extent's file is not open yet.

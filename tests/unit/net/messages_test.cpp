@@ -195,12 +195,19 @@ TEST(MessagesTest, BatchDataAndDone) {
         /*open_ended=*/true);
   Check(BatchDone{2, 1, 1024, 10, 20, 0, 30, {EntryStatus::kOk, EntryStatus::kIoError, {}}},
         "020000000100000000040000000000000a00000014000000000000001e000000000600");
+  const BatchDone named{1, 0, 7, 10, 20, 0, 30, {}, "/d"};
+  EXPECT_EQ(Hex(named.Encode()),
+            "010000000000000007000000000000000a00000014000000000000001e00000002002f64");
+  EXPECT_EQ(BatchDone::Decode(named.Encode(), true).value(), named);
+  EXPECT_FALSE(BatchDone::Decode(named.Encode()));
   Check(BatchDone{3, 0, 1024, 10, 20, 0, 30, {}},
         "030000000000000000040000000000000a00000014000000000000001e000000");
 }
 
 TEST(MessagesTest, Put) {
   Check(PutBegin{Counting(1), 64U << 20}, "0102030405060708090a0b0c0d0e0f100000000400000000");
+  Check(PutBegin{Counting(1), 64U << 20, BatchRead::Class::kRepair},
+        "0102030405060708090a0b0c0d0e0f10000000040000000004", /*open_ended=*/true);
   Check(PutBeginReply{true}, "01");
   Check(PutBeginReply{false}, "00");
   Check(PutData{Counting(1), 4U << 20}, "0102030405060708090a0b0c0d0e0f100000400000000000");
@@ -371,17 +378,18 @@ TEST(MessagesTest, NodesOfAClusterAreInOrderAndKnown) {
 }
 
 TEST(MessagesTest, OptionsOfABatchAreThoseThatAreWrittenDownAndOthersAreRefused) {
-  static_assert(BatchRead::kDoubted == 1 && BatchRead::kBring == 2);  // As protocol.md says.
+  static_assert(BatchRead::kDoubted == 1 && BatchRead::kBring == 2 &&
+                BatchRead::kNamesDisk == 4);  // As protocol.md says.
   BatchRead batch;
   batch.entries = {{1, 2, 3, 0}};
-  for (std::uint8_t options = 0; options < 4; ++options) {
+  for (std::uint8_t options = 0; options < 8; ++options) {
     batch.options = options;
     const auto bytes = batch.Encode();
     EXPECT_EQ(bytes[21], std::byte{options});
     EXPECT_EQ(BatchRead::Decode(bytes).value(), batch);
   }
   auto bytes = batch.Encode();
-  bytes[21] = std::byte{4};
+  bytes[21] = std::byte{8};
   EXPECT_FALSE(BatchRead::Decode(bytes));
 }
 
