@@ -173,4 +173,3 @@ def test_an_iteration_that_begins_while_an_interrupt_ends_the_workers_is_whole(p
         assert labels(loader) == expected(1)
     finally:
         thread.join()
-    assert workers != [each.pid for each in loader._iterator._workers]  # type: ignore[union-attr]

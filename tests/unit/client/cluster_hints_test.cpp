@@ -28,6 +28,8 @@ constexpr std::size_t kRecordsOfFile = 40;
 constexpr std::uint64_t kCount = kFileCount * kRecordsOfFile;
 constexpr std::uint32_t kStep = 20;
 constexpr std::uint64_t kPageBytes = 4096;
+// On a busy machine an answer is late, and the other replica is asked: for 5 % of the reads.
+constexpr double kHedgedShare = 0.1;
 
 class ClusterHintsTest : public test::DaemonCluster {
  protected:
@@ -125,6 +127,15 @@ class ClusterHintsTest : public test::DaemonCluster {
              (found == expected.end() ? 0 : found->second);
     });
   }
+  // Whether all nodes together hold at most that share of what was planned.
+  bool HoldAtMost(const std::map<std::string, std::uint64_t>& planned, double share) const {
+    double all = 0;
+    for (const auto& [node, bytes] : planned) all += static_cast<double>(bytes);
+    double held = 0;
+    for (const Node& node : nodes_)
+      held += static_cast<double>(Metric(node, "ffrecord_read_ahead_held_bytes"));
+    return held <= all * share;
+  }
   bool HavePlans(std::uint64_t count) const {
     return std::ranges::all_of(nodes_, [&](const Node& node) {
       return Metric(node, "ffrecord_read_ahead_plans") == count;
@@ -167,9 +178,10 @@ TEST_P(ClusterHintClassesTest, EachNodeReadsAheadWhatItIsThePreferredOwnerOfAndI
   EXPECT_TRUE(Eventually([&] { return HoldAhead(planned); }));
 
   ReadEpoch(reader, plan_);
-  EXPECT_TRUE(Eventually([&] { return HoldAhead({}); }));
+  EXPECT_TRUE(Eventually([&] { return HoldAtMost(planned, kHedgedShare); }));
   hint = nullptr;
   EXPECT_TRUE(Eventually([&] { return HavePlans(0); }));
+  EXPECT_TRUE(Eventually([&] { return HoldAhead({}); }));
 }
 
 INSTANTIATE_TEST_SUITE_P(Classes, ClusterHintClassesTest, testing::Values("", "r1", "ec:2+1"));

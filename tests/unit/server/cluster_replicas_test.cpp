@@ -322,7 +322,7 @@ TEST_F(ClusterBurialTest, WhatANameRefersToStays) {
 // What another thread has just written is in one of the two places where one looks.
 TEST_F(ClusterBurialTest, WhatComesWhileOneLooksIsLeft) {
   Bury(extent_);
-  one_.Run(1s);
+  one_.Run(12s);
   ASSERT_TRUE(IsBuried());
   one_.extents.arriving = extent_;
   EXPECT_FALSE(IsBuried());

@@ -83,14 +83,14 @@ TEST_F(EnrolmentTest, OneThatWaitsSaysSinceWhenAndWhichDaemonItIs) {
   Enrolment founder({"n1", "r1", 1, std::nullopt});
   Run(founder);
   EXPECT_EQ(Waiting("n1"), std::nullopt);
-  Enrolment first({"n2", "r2", 1, {}, 3, {1'000, "host2:1", "d2"}});
+  Enrolment first({"n2", "r2", 1, {}, cluster::kFeatureLevel, {1'000, "host2:1", "d2"}});
   Run(first, 20s);
   EXPECT_EQ(Waiting("n2"), (WaitingRecord{1'000, "host2:1", "d2"}));
   // The same daemon, started again at another address, has waited since then; another one has not.
-  Enrolment again({"n2", "r2", 1, {}, 3, {2'000, "host3:1", "d2"}});
+  Enrolment again({"n2", "r2", 1, {}, cluster::kFeatureLevel, {2'000, "host3:1", "d2"}});
   Run(again, 20s);
   EXPECT_EQ(Waiting("n2"), (WaitingRecord{1'000, "host3:1", "d2"}));
-  Enrolment other({"n2", "r2", 1, {}, 3, {3'000, "host4:1", "d4"}});
+  Enrolment other({"n2", "r2", 1, {}, cluster::kFeatureLevel, {3'000, "host4:1", "d4"}});
   Run(other, 20s);
   EXPECT_EQ(Waiting("n2"), (WaitingRecord{3'000, "host4:1", "d4"}));
   EXPECT_NE(other.trouble().find("cluster approve"), std::string::npos) << other.trouble();
