@@ -52,14 +52,25 @@ def deaths(name: str, kind: str, plan: Plan, how: str | None, steps: int) -> Non
 
 def _end(workers: set[Any], is_interrupt: bool) -> None:
     """End them; one that Ctrl-C ends has not come to it yet."""
-    for each in workers:
-        with suppress(ProcessLookupError, RuntimeError):
-            os.kill(each.pid, signal.SIGINT if is_interrupt else signal.SIGKILL)
-    while not is_interrupt:
-        with suppress(RuntimeError):  # By the handler of torch's for the signal of a death.
-            for each in workers:
-                each.join()
-            return
+    if is_interrupt:
+        for each in workers:
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGINT)
+        return
+    # The signal of a death would raise torch's error at any line of the model: here it comes once
+    # for each loader, when all workers are dead.
+    handler = signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        for each in workers:
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)
+        for each in workers:
+            each.join()
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+    for _ in workers:
+        with suppress(RuntimeError):
+            signal.raise_signal(signal.SIGCHLD)
 
 
 def _drained(run: Run, rank: int) -> Place:
