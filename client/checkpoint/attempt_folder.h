@@ -18,8 +18,8 @@ namespace ffrecord::client {
 // The folder of a save on its way, .attempt-<step>-<id> in the folder of its run, and the lock that
 // says whether its coordinator lives. The coordinator holds the lock for as long as it lives, so
 // that a later save can tell an attempt in progress from what a killed run left behind. The kernel
-// drops the lock with the process. Other hosts may not see it: an empty file in the folder,
-// owner-<host>, says for whom the lock counts.
+// drops the lock with the process. Other hosts, and other mounts of the folder, may not see it: an
+// empty file in the folder, owner-<host> (this_host.h), says for whom the lock counts.
 inline constexpr std::string_view kOwnerPrefix = "owner-";
 
 std::string AttemptName(std::uint64_t step, const AttemptId& attempt);
