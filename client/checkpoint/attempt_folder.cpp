@@ -185,7 +185,8 @@ void CollectDead(const fs::path& run, std::string_view mine) {
     if (name.starts_with(kRemovedPrefix)) RemoveTree(entry->path());
     if (!AttemptStepOf(name) || name == mine) continue;
     const auto lock = LockUnheld(entry->path());
-    if (lock && IsOfThisHost(entry->path())) RemoveAttempt(entry->path());
+    if (!lock || ::rmdir(entry->path().c_str()) == 0) continue;
+    if (IsOfThisHost(entry->path())) RemoveAttempt(entry->path());
   }
 }
 

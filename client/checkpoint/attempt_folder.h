@@ -51,7 +51,8 @@ void RemoveAttempt(const std::filesystem::path& path) noexcept;
 
 // Removes attempts in `run` that nobody can commit any more, at whatever steps: those of this host
 // whose coordinator has dropped the lock. They may take the room of the attempt called `mine`,
-// which stays. Attempts of other hosts stay, too: nothing proves that they are dead.
+// which stays. Attempts of other hosts stay, too: nothing proves that they are dead. Empty folders
+// go, those of other hosts too: a save that was killed before it said whose it is leaves one.
 void CollectDead(const std::filesystem::path& run, std::string_view mine);
 
 // Removes what killed runs left in `run`: attempts at steps up to `newest_step`, the newest that is

@@ -84,6 +84,15 @@ TEST(AttemptFolderTest, OneThatCouldNotBeLockedWhenItBeganStays) {
   EXPECT_TRUE(fs::exists(path));
 }
 
+// Else each save that is killed in that moment leaves one, until a step is committed.
+TEST(AttemptFolderTest, OneThatNobodyHasClaimedYetGoes) {
+  const test::TempFolder folder;
+  const auto path = folder.path() / ".attempt-5-0";
+  fs::create_directory(path);
+  CollectDead(folder.path(), "");
+  EXPECT_FALSE(fs::exists(path));
+}
+
 // The one that was found has been removed by another collector, and a copy goes on under its name.
 TEST(AttemptFolderTest, OneThatIsBegunAnewWhileItIsLockedStays) {
   const std::function<void(const fs::path&)> collectors[] = {
