@@ -70,18 +70,41 @@ bool IsStillThere(const UniqueFd& fd, const fs::path& path) {
 }
 
 fs::path OwnerPath(const fs::path& attempt) {
-  return attempt / (std::string(kOwnerPrefix) + std::string(ThisHost()));
+  struct stat status {};
+  static_cast<void>(::stat(attempt.c_str(), &status));
+  return attempt / (std::string(kOwnerPrefix) + ThisHost(status.st_dev));
+}
+
+// An owner of whom nobody knows whether he lives.
+fs::path UnknownOwnerPath(const fs::path& attempt) {
+  return attempt / (std::string(kOwnerPrefix) + Hex(RandomNumber()));
+}
+
+// Makes the empty file; returns an errno.
+int MakeOwner(const fs::path& path) {
+  const UniqueFd made(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
+  return made ? 0 : errno;
+}
+
+// The lock of an attempt that nobody holds. While it is held, the path stays the folder that was
+// locked: another collector may have removed that before, and a copy that goes on have made the
+// folder again.
+std::optional<UniqueFd> LockUnheld(const fs::path& path) {
+  auto lock = LockFolder(path, {});
+  if (!lock || !IsStillThere(lock.value(), path)) return std::nullopt;
+  return std::move(lock).value();
 }
 
 // Whether the attempt at `path` was begun by this host, and by no other one.
 bool IsOfThisHost(const fs::path& path) {
+  const fs::path owner = OwnerPath(path);
   bool is_ours = false;
   std::error_code error;
   for (fs::directory_iterator entry(path, error), end; !error && entry != end;
        entry.increment(error)) {
     const std::string name = entry->path().filename().string();
     if (!name.starts_with(kOwnerPrefix)) continue;
-    if (entry->path() != OwnerPath(path)) return false;
+    if (entry->path() != owner) return false;
     is_ours = true;
   }
   return is_ours && !error;
@@ -135,10 +158,7 @@ void RemoveAttempt(const fs::path& path) noexcept {
   if (::rename(path.c_str(), to.c_str()) == 0) RemoveTree(to);
 }
 
-int ClaimFolder(const fs::path& folder) {
-  const UniqueFd made(::open(OwnerPath(folder).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0666));
-  return made ? 0 : errno;
-}
+int ClaimFolder(const fs::path& folder) { return MakeOwner(OwnerPath(folder)); }
 
 Result<UniqueFd> MakeAttemptFolder(const fs::path& path, std::chrono::milliseconds timeout) {
   for (;;) {
@@ -147,10 +167,12 @@ Result<UniqueFd> MakeAttemptFolder(const fs::path& path, std::chrono::millisecon
     if (!lock && lock.error().code == ErrorCode::kNotFound) continue;
     if (!lock && lock.error().code == ErrorCode::kDeadlineExceeded) return lock;
     if (lock && !IsStillThere(lock.value(), path)) continue;
-    const int error = ClaimFolder(path);
+    // Without a lock nothing says that its owner lives. Others may be able to lock it: the lock may
+    // have failed for the moment, or reach this folder by another mount.
+    const fs::path owner = lock ? OwnerPath(path) : UnknownOwnerPath(path);
+    const int error = MakeOwner(owner);
     if (error == ENOENT) continue;
-    if (error != 0) return ErrnoError("create", OwnerPath(path), error);
-    // Where folders cannot be locked (some network file systems) nobody collects garbage either.
+    if (error != 0) return ErrnoError("create", owner, error);
     return lock ? std::move(lock).value() : UniqueFd();
   }
 }
@@ -162,8 +184,9 @@ void CollectDead(const fs::path& run, std::string_view mine) {
     const std::string name = entry->path().filename().string();
     if (name.starts_with(kRemovedPrefix)) RemoveTree(entry->path());
     if (!AttemptStepOf(name) || name == mine) continue;
-    const auto lock = LockFolder(entry->path(), {});
-    if (lock && IsOfThisHost(entry->path())) RemoveAttempt(entry->path());
+    const auto lock = LockUnheld(entry->path());
+    if (!lock || ::rmdir(entry->path().c_str()) == 0) continue;
+    if (IsOfThisHost(entry->path())) RemoveAttempt(entry->path());
   }
 }
 
@@ -179,7 +202,7 @@ void CollectGarbage(const fs::path& run, std::uint64_t newest_step,
     if (const auto aside = AsideStepOf(name)) Settle(entry->path(), *aside, is_whole);
     const auto step = AttemptStepOf(name);
     if (!step || *step > newest_step) continue;
-    const auto lock = LockFolder(entry->path(), {});
+    const auto lock = LockUnheld(entry->path());
     if (!lock || ::rmdir(entry->path().c_str()) == 0) continue;
     if (IsOfThisHost(entry->path()) || IsForgotten(entry->path(), now))
       RemoveAttempt(entry->path());

@@ -18,8 +18,8 @@ namespace ffrecord::client {
 // The folder of a save on its way, .attempt-<step>-<id> in the folder of its run, and the lock that
 // says whether its coordinator lives. The coordinator holds the lock for as long as it lives, so
 // that a later save can tell an attempt in progress from what a killed run left behind. The kernel
-// drops the lock with the process. Other hosts may not see it: an empty file in the folder,
-// owner-<host>, says for whom the lock counts.
+// drops the lock with the process. Other hosts, and other mounts of the folder, may not see it: an
+// empty file in the folder, owner-<host> (this_host.h), says for whom the lock counts.
 inline constexpr std::string_view kOwnerPrefix = "owner-";
 
 std::string AttemptName(std::uint64_t step, const AttemptId& attempt);
@@ -51,7 +51,8 @@ void RemoveAttempt(const std::filesystem::path& path) noexcept;
 
 // Removes attempts in `run` that nobody can commit any more, at whatever steps: those of this host
 // whose coordinator has dropped the lock. They may take the room of the attempt called `mine`,
-// which stays. Attempts of other hosts stay, too: nothing proves that they are dead.
+// which stays. Attempts of other hosts stay, too: nothing proves that they are dead. Empty folders
+// go, those of other hosts too: a save that was killed before it said whose it is leaves one.
 void CollectDead(const std::filesystem::path& run, std::string_view mine);
 
 // Removes what killed runs left in `run`: attempts at steps up to `newest_step`, the newest that is

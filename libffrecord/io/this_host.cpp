@@ -1,7 +1,7 @@
 #include "libffrecord/io/this_host.h"
 
 #include <fstream>
-#include <string>
+#include <span>
 
 #include "libffrecord/base/checksum.h"
 #include "libffrecord/base/hex.h"
@@ -10,19 +10,17 @@
 namespace ffrecord {
 namespace {
 
-std::string MakeName() {
+std::string ReadBootId() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  std::uint64_t number = Xxh3(std::as_bytes(std::span(boot)));
-  if (boot.empty()) number = RandomNumber();
-  return Hex(number);
+  return boot.empty() ? Hex(RandomNumber()) : boot;
 }
 
 }  // namespace
 
-std::string_view ThisHost() {
-  static const std::string name = MakeName();
-  return name;
+std::string ThisHost(std::uint64_t device) {
+  static const std::string boot = ReadBootId();
+  return Hex(Xxh3(std::as_bytes(std::span(boot)), device));
 }
 
 }  // namespace ffrecord

@@ -29,9 +29,16 @@ constexpr std::size_t kHexSize = 16;
 // How the kernel names an open file; how it is linked without privileges.
 std::string SelfPath(int fd) { return "/proc/self/fd/" + std::to_string(fd); }
 
-std::string RandomName() {
+// This host, for files in `folder`.
+std::string HostAt(int folder) {
+  struct stat status {};
+  static_cast<void>(::fstat(folder, &status));
+  return ThisHost(status.st_dev);
+}
+
+std::string RandomName(int folder) {
   std::string name(kTemporaryBegin);
-  return name.append(ThisHost()).append("-").append(Hex(RandomNumber())).append(kTemporaryEnd);
+  return name.append(HostAt(folder)).append("-").append(Hex(RandomNumber())).append(kTemporaryEnd);
 }
 
 // The host that made the temporary name `name`, empty for names of earlier versions; none if `name`
@@ -81,6 +88,7 @@ void CollectLeftovers(int folder, int mine) {
     ::close(again);
     return;
   }
+  const std::string this_host = HostAt(folder);
   while (const dirent* entry = ::readdir(entries.get())) {
     const auto host = HostOfTemporary(entry->d_name);
     if (!host) continue;
@@ -88,7 +96,7 @@ void CollectLeftovers(int folder, int mine) {
         ::openat(folder, entry->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY));
     // While we hold the lock, nobody on this host gives the file another name.
     if (file && TryLock(file.get()) && IsNameOf(folder, entry->d_name, file.get()) &&
-        (*host == ThisHost() || IsForgotten(file.get(), now)))
+        (*host == this_host || IsForgotten(file.get(), now)))
       ::unlinkat(folder, entry->d_name, 0);
   }
 }
@@ -114,7 +122,7 @@ bool CanLink(int folder) {
   const UniqueFd probe(
       ::openat(folder, ".", O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
   if (!probe) return true;  // Nothing is known.
-  const std::string name = RandomName();
+  const std::string name = RandomName(folder);
   const int failure = Link(probe.get(), folder, name);
   if (failure == 0) ::unlinkat(folder, name.c_str(), 0);
   return failure == 0 || failure == ENOENT;
@@ -165,7 +173,7 @@ Result<void> UnnamedFile::CheckRename() {
   int failure = EEXIST;
   std::string name;
   while (failure == EEXIST) {
-    name = RandomName();
+    name = RandomName(folder_.get());
     failure = RenameWithoutReplacing(name);
   }
   if (failure == 0) {
@@ -197,7 +205,7 @@ Result<void> UnnamedFile::CheckName() const {
 
 Result<void> UnnamedFile::OpenTemporary() {
   while (true) {
-    temporary_name_ = RandomName();
+    temporary_name_ = RandomName(folder_.get());
     fd_ = UniqueFd(::openat(folder_.get(), temporary_name_.c_str(),
                             O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC | O_NOFOLLOW, kMode));
     if (!fd_ && errno == EEXIST) continue;
@@ -263,7 +271,7 @@ int UnnamedFile::LinkOrRename() {
   TryLock(fd_.get());
   int status = EEXIST;
   for (std::string name; status == EEXIST;) {
-    name = RandomName();
+    name = RandomName(folder_.get());
     status = LinkTo(name);
     if (status == 0) temporary_name_ = name;
   }

@@ -4,6 +4,7 @@
 // the living and of other hosts.
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -153,7 +154,9 @@ TEST(AtomicFileTest, KilledBeforeTheRenameLeavesANameThatTheNextWriterCollects) 
 
 TEST(AtomicFileTest, OnlyLeftoversOfTheDeadAreCollected) {
   TempFolder folder;
-  const std::string dead = ".ffrecord-" + std::string(ThisHost()) + "-0123456789abcdef.tmp";
+  struct stat there {};
+  ASSERT_EQ(::stat(folder.path().c_str(), &there), 0);
+  const std::string dead = ".ffrecord-" + ThisHost(there.st_dev) + "-0123456789abcdef.tmp";
   WriteFile(folder / dead, "left by a killed writer");
   WriteFile(folder / ".ffrecord-notours.tmp", "someone's");
   WriteFile(folder / "old", "old");
