@@ -36,7 +36,7 @@ from random_kills import kill_savers  # noqa: E402
 import conftest  # noqa: E402, F401  (the built package is put in front)
 from packing_kills import SCENES, kill_packings  # noqa: E402
 
-# What was counted, in words.
+# What a campaign counts, by its name in the report: "kills", "promised steps".
 Found = Mapping[str, int]
 
 

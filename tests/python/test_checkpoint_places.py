@@ -201,7 +201,7 @@ def test_a_step_that_cannot_be_read_hides_no_other(tmp_path: Path, file: str) ->
 def test_packed_copies_of_another_size_are_read_at_the_other_place(
     tmp_path: Path, ill: tuple[int, int], size: int
 ) -> None:
-    """Of two parts, at one place or another: no manifest has the size of a packed file."""
+    """`ill` has, for each of the two parts, the place whose copy is cut or grown."""
     places = [tmp_path / "a", tmp_path / "b"]
     target = ckpt.replicated_target(places)
     saved = {"w": np.random.default_rng(3).integers(0, 9, 1_000_000)}
